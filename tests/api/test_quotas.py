@@ -13,9 +13,10 @@ from guarded_calls import ALICE, GuardedWorld, outcome
 import moldau.edge
 from harness.virtual_loop import run_virtually
 from moldau.api.entrance import Entrance
-from moldau.api.quotas import CLIENT_ID, Quotas, bytes_of, timed
+from moldau.api.quotas import CLIENT_ID, ON_STEP, Quotas, bytes_of, charged, timed
 from moldau.api.session import Session
 from moldau.data.record_reader import ReadPage
+from moldau.metadata.security_rules import QUOTA_NAME_LENGTH_MAX
 from moldau.model.errors import ErrorCode, QuotaExceededError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.types import PollOptions, PollResult
@@ -64,6 +65,21 @@ def test_the_local_administrator_has_no_quota():
 def test_bytes_of_records_are_those_of_keys_values_and_headers():
     assert bytes_of([RECORD, RECORD]) == 2 * RECORD_BYTES
     assert bytes_of([Record(Offset(0), TimestampMs(0), None, None, [])]) == 0
+
+
+def test_a_long_client_id_takes_no_memory_and_has_the_quota_of_no_other():
+    name = "n" * QUOTA_NAME_LENGTH_MAX
+    quotas = Quotas(ManualClock())
+    quotas.replace(
+        {QuotaEntity(None, name): {QuotaKey.PRODUCE: 7.0}, QuotaEntity(None, ""): {"x": 1.0}}
+    )
+    assert quotas.active is not None
+    for number in range(10):
+        assert quotas.meter(ALICE, name + f"{number}" + "x" * 32_000) is None
+    exact = quotas.meter(ALICE, name)
+    assert exact is not None
+    assert exact.rate(QuotaKey.PRODUCE) == 7.0
+    assert max(len(client_id) for _, client_id in quotas.active._clients) <= 256
 
 
 # ---- the services that clients of HTTP and gRPC use
@@ -116,7 +132,13 @@ def _calls(world: GuardedWorld) -> list[str]:
 @pytest.mark.parametrize("use_case", METERED)
 def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, monkeypatch):
     async def one_record(*args: object, **kwargs: object) -> ReadPage:
-        return ReadPage(records=[RECORD], next_offset=1, start_offset=0, end_offset=1)
+        return ReadPage(
+            records=[RECORD],
+            next_offset=1,
+            start_offset=0,
+            end_offset=1,
+            bytes_decoded=RECORD_BYTES,
+        )
 
     monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
     kind, call = METERED[use_case]
@@ -138,7 +160,13 @@ def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, monkeyp
 @pytest.mark.parametrize("use_case", METERED)
 def test_a_client_without_a_quota_of_this_kind_is_not_refused(use_case, monkeypatch):
     async def one_record(*args: object, **kwargs: object) -> ReadPage:
-        return ReadPage(records=[RECORD], next_offset=1, start_offset=0, end_offset=1)
+        return ReadPage(
+            records=[RECORD],
+            next_offset=1,
+            start_offset=0,
+            end_offset=1,
+            bytes_decoded=RECORD_BYTES,
+        )
 
     monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
     kind, call = METERED[use_case]
@@ -243,6 +271,41 @@ async def test_errors_pass_through_in_both_directions():
         await timed(fails(), steps.append)
 
 
+async def test_the_time_of_tasks_of_a_request_is_charged_to_it_and_to_no_other():
+    world = GuardedWorld()
+    world.sessions.quotas.replace(quotas_of("ANONYMOUS", REQUEST=1e-6))
+    visit = await Entrance(world.sessions).enter((), "192.0.2.1")
+
+    async def part(name: str) -> str:
+        await asyncio.sleep(0)
+        return name
+
+    async def work() -> list[str]:
+        assert ON_STEP.get() is not None
+        return await asyncio.gather(*(charged(part(name)) for name in "ab"))
+
+    assert await visit.charged(work()) == ["a", "b"]
+    # What follows in the same task, as on a kept connection, is not charged.
+    assert ON_STEP.get() is None
+    unchanged = part("c")
+    assert charged(unchanged) is unchanged
+    await unchanged
+
+
+async def test_a_task_of_a_request_passes_on_each_of_its_steps():
+    steps: list[float] = []
+    before = ON_STEP.set(steps.append)
+    try:
+
+        async def part() -> None:
+            await asyncio.sleep(0)
+
+        await asyncio.create_task(charged(part()))
+    finally:
+        ON_STEP.reset(before)
+    assert len(steps) == 2
+
+
 async def test_a_client_over_its_time_is_not_let_in():
     world = GuardedWorld()
     entrance = Entrance(world.sessions)
@@ -259,15 +322,24 @@ async def test_a_client_over_its_time_is_not_let_in():
     await entrance.enter((), "192.0.2.1", is_public=True)
 
 
-def test_a_stream_over_its_quota_waits_and_goes_on(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("FETCH", RATE), ("REQUEST", 100.0)], ids=["bytes", "time"]
+)
+def test_a_stream_over_its_quota_waits_and_goes_on(kind, rate, monkeypatch):
     reads: list[float] = []
 
     async def one_record(*args: object, **kwargs: object) -> ReadPage:
         reads.append(clock.monotonic())
-        return ReadPage(records=[RECORD], next_offset=1, start_offset=0, end_offset=1)
+        return ReadPage(
+            records=[RECORD],
+            next_offset=1,
+            start_offset=0,
+            end_offset=1,
+            bytes_decoded=RECORD_BYTES,
+        )
 
     monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
-    world = world_with(FETCH=RATE)
+    world = world_with(**{kind: rate})
     clock = world.sessions.quotas._clock
 
     async def read_twice() -> None:
@@ -278,6 +350,10 @@ def test_a_stream_over_its_quota_waits_and_goes_on(monkeypatch):
         session = world.session(Principal("User", "root"))
         for _ in range(2):
             await session.fetch.read_page("orders", 0, 0, limit=9, is_stream=True)
+            if kind == "REQUEST":
+                meter = session.meter()
+                assert meter is not None
+                meter.take(QuotaKey.REQUEST, RECORD_BYTES / RATE)
 
     run_virtually(read_twice())
     assert reads[1] - reads[0] == pytest.approx(RECORD_BYTES / RATE - 1, abs=0.01)

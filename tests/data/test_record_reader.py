@@ -21,7 +21,7 @@ def damaged(stored: bytes) -> bytes:
 
 
 def page(stored: bytes, offset: int = 0, limit: int = 1000, wants=None) -> tuple[list[int], int]:
-    records, next_offset = _decode(stored, (), offset, limit, wants)
+    records, next_offset, _ = _decode(stored, (), offset, limit, wants)
     return [record.offset for record in records], next_offset
 
 
@@ -78,3 +78,15 @@ def test_a_page_ends_when_it_has_looked_at_enough_also_if_it_wants_nothing(monke
     assert page(stored, wants=nothing) == ([], 3)
     monkeypatch.setattr(record_reader, "_DECODED_RECORDS_MAX", 2)
     assert page(stored, wants=nothing) == ([], 2)
+
+
+def test_all_that_was_decoded_counts_and_not_only_what_is_wanted():
+    values = [b"x" * 1000, b"y" * 200]
+    records = [Record(Offset(0), TimestampMs(0), b"key", value, [("h", b"12")]) for value in values]
+    stored = build_batch(records, base_offset=Offset(0), codec=Codec.ZSTD)
+    both = 1200 + 2 * len(b"keyh12")
+    assert _decode(stored, (), 0, 1000, lambda record: False)[2] == both
+    # The whole batch is decoded for one record of it.
+    assert _decode(stored, (), 1, 1, None)[2] == both
+    assert _decode(stored + batch(2, b"z"), (), 0, 1000, None)[2] == both + 1
+    assert _decode(stored + batch(2, b"z"), (), 0, 1, None)[2] == both

@@ -13,7 +13,7 @@ from connections import Recorder, echo, framed, listening, read_frame
 from tls_world import TlsWorld
 
 from moldau.net.buffers import ByteBudget
-from moldau.net.connection import Connection
+from moldau.net.connection import Connection, DeferredReply
 from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -173,6 +173,79 @@ async def test_a_large_request_that_was_begun_before_the_mute_arrives_whole() ->
         assert await read_frame(reader) == b"mute"
         assert await read_frame(reader) == body
         assert await read_frame(reader) == b"end"
+        writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_muted_connection_is_not_closed_for_the_memory_of_others(
+    tls: bool, tmp_path: Path
+) -> None:
+    world = TlsWorld(tmp_path) if tls else None
+    budget = ByteBudget(1 << 20)
+    contexts = world.contexts() if world else None
+    async with listening(Recorder(mutes(SHORT)), budget=budget, tls=contexts) as (_, port):
+        # What others have in flight.
+        budget.acquire((1 << 19) + 1)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1",
+            port,
+            ssl=world.client() if world else None,
+            server_hostname="localhost" if world else None,
+        )
+        bodies = [b"mute", b"next", b"mute", os.urandom(24_000), b"mute"]
+        writer.write(b"".join(framed(body) for body in bodies))
+        assert [await read_frame(reader) for _ in bodies] == bodies
+        await until(lambda: budget.muted == 0, "nothing is kept by muted connections")
+        budget.release((1 << 19) + 1)
+        writer.close()
+
+
+async def test_a_mute_from_outside_counts_what_the_connection_keeps_until_it_ends() -> None:
+    budget = ByteBudget(1 << 24)
+    seen: list[Connection] = []
+    left = [LONG]
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        seen.append(connection)
+        echo(connection, frame)
+
+    async with listening(Recorder(answer), budget=budget) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"first") + framed(bytes(100_000))[:50_000])
+        assert await read_frame(reader) == b"first"
+        await until(lambda: budget.used > 0, "half of a request is kept")
+        seen[0].mute(lambda: left[0])
+        assert budget.muted == budget.used > 0
+        left[0] = 0.0
+        await until(lambda: budget.muted == 0, "the mute has ended")
+        left[0] = LONG
+        seen[0].mute(lambda: left[0])
+        assert budget.muted == budget.used > 0
+        seen[0].close("test")
+        assert (budget.muted, budget.used) == (0, 0)
+        writer.close()
+
+
+async def test_a_muted_connection_that_is_closed_for_its_memory_gets_its_pending_replies() -> None:
+    budget = ByteBudget(1 << 18)
+    pending: list[DeferredReply] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.mute(lambda: LONG)
+        pending.append(connection.defer())
+
+    async with listening(Recorder(answer), budget=budget) as (listener, port):
+        # What other muted connections keep.
+        budget.muted += 1 << 18
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"stored by others") + framed(b"unread"))
+        await until(lambda: len(pending) == 1, "the request is pending")
+        assert budget.used <= 16
+        pending[0].complete([framed(b"confirmed")])
+        assert await read_frame(reader) == b"confirmed"
+        assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
+        await until(lambda: not listener.connection_count, "the connection is closed")
+        assert (len(pending), budget.used, budget.muted) == (1, 0, 1 << 18)
         writer.close()
 
 

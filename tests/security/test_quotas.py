@@ -154,6 +154,25 @@ def test_a_new_quota_holds_at_once_and_what_was_taken_stays_taken():
     assert world.take("alice", 10**9) == 0
 
 
+def test_a_lower_quota_shuts_nobody_out_for_longer_than_the_longest_wait():
+    world = World(alice=100e6)
+    assert world.take("alice", 1e9) == pytest.approx(9)
+    world.now += 1
+    world.buckets.replace(world.quotas(alice=1e4))
+    # One that only waits, and takes nothing.
+    bucket = world.buckets.of("alice", "app", world.now)[QuotaKey.PRODUCE]
+    assert bucket.wait(world.now) == pytest.approx(WAIT_SECONDS_MAX)
+    assert bucket.wait(world.now + WAIT_SECONDS_MAX) == pytest.approx(0)
+
+
+def test_time_before_a_change_pays_at_the_rate_of_then():
+    world = World(alice=1000)
+    world.take("alice", 5000)
+    world.now += 2
+    world.buckets.replace(world.quotas(alice=500))
+    assert world.take("alice", 0) == pytest.approx(3000 / 500 - BURST_SECONDS)
+
+
 @given(
     st.floats(1, 1e6),
     st.lists(st.tuples(st.floats(0, 5), st.floats(0, 1e6)), min_size=1, max_size=50),

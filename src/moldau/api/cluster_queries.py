@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from moldau.api.quotas import charged
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
 from moldau.data.leader_queries import PartitionKey, query_leaders, respond_each
@@ -114,7 +115,9 @@ class ClusterQueries:
         brokers = sorted(self._cluster.image.brokers)
         found: dict[str, tuple[GroupListing, BrokerId]] = {}
         unresponsive = []
-        responses = await asyncio.gather(*(self._query_coordinator(broker) for broker in brokers))
+        responses = await asyncio.gather(
+            *(charged(self._query_coordinator(broker)) for broker in brokers)
+        )
         for broker, response in zip(brokers, responses, strict=True):
             if response is None:
                 unresponsive.append(broker)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from moldau.api.authentication import Authenticator
 from moldau.api.login_tokens import EXPIRED, IssuedToken, LoginTokens
-from moldau.api.quotas import timed
+from moldau.api.quotas import ON_STEP, OnStep, timed
 from moldau.api.request_login import RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.api.stored_user import StoredUser
@@ -44,7 +44,15 @@ class Visit(NamedTuple):
     def charged(self, work: Awaitable[T]) -> Awaitable[T]:
         """The same; its time is charged to the quota of the client."""
         meter = self.session.meter()
-        return work if meter is None else timed(work, partial(meter.take, QuotaKey.REQUEST))
+        return work if meter is None else _charged(work, partial(meter.take, QuotaKey.REQUEST))
+
+
+async def _charged(work: Awaitable[T], on_step: OnStep) -> T:
+    before = ON_STEP.set(on_step)
+    try:
+        return await timed(work, on_step)
+    finally:
+        ON_STEP.reset(before)
 
 
 class Entrance:

@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from moldau.api.broker import Broker
+from moldau.api.quotas import charged
 from moldau.model.errors import ErrorCode, RefusedError
 
 DECIDED_SECONDS_MAX: Final = 4.0
@@ -28,7 +29,7 @@ class MetadataChanges:
 
     async def result(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises RefusedError; REQUEST_TIMED_OUT if it takes too long."""
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(charged(work))
         self._running.add(task)
         task.add_done_callback(self._forget)
         done, _ = await asyncio.wait({task}, timeout=DECIDED_SECONDS_MAX)

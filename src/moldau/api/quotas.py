@@ -6,7 +6,7 @@ records that they store or return, and refuse a client that has to wait.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextvars import ContextVar
 from math import ceil
 from time import perf_counter
@@ -24,7 +24,15 @@ T = TypeVar("T")
 
 _STEP_SECONDS_MIN: Final = 0.001
 _STEP_SECONDS_MAX: Final = 1.0
+_CLIENT_ID_CHARACTERS_MAX: Final = 256
+"""Of what is remembered: one more than a stored quota may name, so that no longer id matches one.
+Clients may send ids of 32 KB, and thousands of them."""
 
+OnStep = Callable[[float], object]
+"""Called with the seconds in which a step of a request held the event loop."""
+
+ON_STEP: Final[ContextVar[OnStep | None]] = ContextVar("on_step", default=None)
+"""Charges the time of the request that is being handled; None: its client has no quota."""
 CLIENT_ID: Final[ContextVar[str]] = ContextVar("client_id", default="")
 """The client id of the request that is being handled; only Kafka requests have one."""
 
@@ -54,7 +62,7 @@ class Quotas:
         be changed."""
         if principal == LOCAL_ADMIN:
             return None
-        return self.meter_of(principal.name, client_id or "")
+        return self.meter_of(principal.name, (client_id or "")[:_CLIENT_ID_CHARACTERS_MAX])
 
     def meter_of(self, user: str, client_id: str) -> "Meter | None":
         if self.active is None:
@@ -89,12 +97,12 @@ class Meter:
     def take(self, key: QuotaKey, amount: float) -> float:
         """Returns the seconds that the client has to wait."""
         bucket = self._buckets.get(key)
-        return 0.0 if bucket is None else bucket.take(amount, self._now)
+        return 0.0 if bucket is None else bucket.take(amount, self.now)
 
     def wait(self, key: QuotaKey) -> float:
         """The seconds that the client has to wait by now."""
         bucket = self._buckets.get(key)
-        return 0.0 if bucket is None else bucket.wait(self._now)
+        return 0.0 if bucket is None else bucket.wait(self.now)
 
     def check(self, key: QuotaKey) -> None:
         """Raises QuotaExceededError if the client has to wait."""
@@ -120,7 +128,8 @@ class Meter:
         self._quotas.throttled_seconds[key] += seconds
 
     @property
-    def _now(self) -> float:
+    def now(self) -> float:
+        """By the clock of its waits."""
         return self._clock.monotonic()
 
 
@@ -134,8 +143,18 @@ def bytes_of(records: Iterable[Record]) -> int:
     return size
 
 
+def charged(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Work of the current request that runs in a task of its own: its time is charged, too."""
+    on_step = ON_STEP.get()
+    return work if on_step is None else _timed(work, on_step)
+
+
+async def _timed(work: Awaitable[T], on_step: OnStep) -> T:
+    return await timed(work, on_step)
+
+
 @coroutine
-def timed(work: Awaitable[T], on_step: Callable[[float], object]) -> Generator[Any, Any, T]:
+def timed(work: Awaitable[T], on_step: OnStep) -> Generator[Any, Any, T]:
     """Runs `work`, and passes on how long each of its steps held the event loop."""
     steps = work.__await__()
     error: BaseException | None = None

@@ -6,6 +6,7 @@ from typing import Final
 
 from moldau.api.broker import Broker
 from moldau.api.lookup import check_partition
+from moldau.api.quotas import charged
 from moldau.data.append_forwarding import AppendResult
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
@@ -56,7 +57,7 @@ class RecordProducer:
             }
         results = await asyncio.gather(
             *(
-                append(topic, partition, data, acks=acks, timeout_seconds=timeout_seconds)
+                charged(append(topic, partition, data, acks=acks, timeout_seconds=timeout_seconds))
                 for partition, data in batches.items()
             )
         )

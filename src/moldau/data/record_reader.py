@@ -51,6 +51,8 @@ class ReadPage(Struct, frozen=True, kw_only=True):
     start_offset: int
     end_offset: int
     """The last stable offset."""
+    bytes_decoded: int
+    """Keys, values and headers of all records that were looked at, also of those left out."""
 
 
 async def read_page(
@@ -90,9 +92,9 @@ async def read_page(
     if result.error is not ErrorCode.NONE:
         raise _refusal(topic, partition, offset, result)
     records: list[Record] = []
-    next_offset = offset
+    next_offset, decoded = offset, 0
     if result.size and result.data is not None:
-        records, next_offset = await loop.run_in_executor(
+        records, next_offset, decoded = await loop.run_in_executor(
             _threads, _decode, result.data, result.aborted or (), offset, limit, wants
         )
     return ReadPage(
@@ -100,6 +102,7 @@ async def read_page(
         next_offset=next_offset,
         start_offset=result.log_start_offset,
         end_offset=result.last_stable_offset,
+        bytes_decoded=decoded,
     )
 
 
@@ -130,11 +133,12 @@ def _decode(
     offset: int,
     limit: int,
     wants: RecordFilter | None,
-) -> tuple[list[Record], int]:
-    """In a thread: the selected records, and the offset after the last decoded one."""
+) -> tuple[list[Record], int, int]:
+    """In a thread: the selected records, the offset after the last decoded one, and the bytes of
+    all that were decoded."""
     found: list[Record] = []
     bytes_left = PAGE_BYTES_MAX
-    bytes_to_decode, records_to_decode = _DECODED_BYTES_MAX, _DECODED_RECORDS_MAX
+    decoded, records_to_decode = 0, _DECODED_RECORDS_MAX
     for header, batch in stored_batches(bytes_of(data), aborted):
         if batch is not None:
             try:
@@ -142,25 +146,26 @@ def _decode(
             except BatchFormatError as error:
                 if found:
                     # Return the records before it; the next page raises.
-                    return found, offset
+                    return found, offset, decoded
                 refusal = RefusedError(
                     ErrorCode.INVALID_RECORD,
                     f"The batch at offset {header.base_offset} cannot be decoded: {error}",
                 )
                 refusal.hint = f"continue at offset {header.next_offset}"
                 raise refusal from None
-            bytes_to_decode -= sum(len(record.value or b"") for record in records)
+            sizes = [bytes_in(record) for record in records]
+            decoded += sum(sizes)
             records_to_decode -= len(records)
-            for record in records:
+            for record, size in zip(records, sizes, strict=True):
                 if record.offset < offset or not (wants is None or wants(record)):
                     continue
-                bytes_left -= bytes_in(record)
+                bytes_left -= size
                 if bytes_left < 0 and found:
-                    return found, record.offset
+                    return found, record.offset, decoded
                 found.append(record)
                 if len(found) == limit:
-                    return found, record.offset + 1
+                    return found, record.offset + 1, decoded
         offset = max(offset, header.next_offset)
-        if bytes_to_decode <= 0 or records_to_decode <= 0:
+        if decoded >= _DECODED_BYTES_MAX or records_to_decode <= 0:
             break
-    return found, offset
+    return found, offset, decoded

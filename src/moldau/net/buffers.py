@@ -56,6 +56,8 @@ class ByteBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
+        self.muted = 0
+        """Of these, what muted connections keep."""
         self._waiting: deque[Callable[[], None]] = deque()
 
     @property

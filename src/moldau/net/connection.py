@@ -116,6 +116,7 @@ class Connection(SocketWriter):
         "_inflight_bytes",
         "_is_incomplete",
         "_limits",
+        "_muted_bytes",
         "_on_close",
         "_parsing",
         "_partial",
@@ -191,6 +192,8 @@ class Connection(SocketWriter):
         self._draining = False
         self._unmuting: TimerHandle | None = None
         """The end of the current mute."""
+        self._muted_bytes = 0
+        """What the budget counts as kept by this connection while it is muted."""
         loop.add_reader(sock, self._on_readable)
 
     # ---- reading
@@ -247,6 +250,8 @@ class Connection(SocketWriter):
             self._close_muted()
             return
         self._keep_rest(view, position, end)
+        if self._unmuting is not None:
+            self._count_muted()
         self._flush()
 
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
@@ -360,6 +365,9 @@ class Connection(SocketWriter):
         """Read nothing while `seconds` says how long; it is called again, as it may change."""
         if self._unmuting is None and not self.is_closed and not self._draining:
             self._mute_on(seconds)
+            if not self._parsing:
+                # Otherwise when it is known what is left to keep.
+                self._count_muted()
 
     def _mute_on(self, seconds: Callable[[], float]) -> None:
         left = seconds()
@@ -374,16 +382,38 @@ class Connection(SocketWriter):
     @property
     def _is_muted_and_memory_short(self) -> bool:
         """What muted connections keep may fill half of the budget: the rest is for others."""
-        return self._unmuting is not None and self._budget.used > self._budget.bytes_max // 2
+        return self._unmuting is not None and self._budget.muted > self._budget.bytes_max // 2
 
-    def _close_muted(self) -> None:
-        """Replies that are ready are still sent."""
+    @property
+    def _kept_bytes(self) -> int:
+        """Received and not handled."""
+        return self._reserved
+
+    def _count_muted(self) -> None:
+        kept = self._kept_bytes if self._unmuting is not None else 0
+        self._budget.muted += kept - self._muted_bytes
+        self._muted_bytes = kept
+
+    def _close_muted(self) -> bool:
+        """Whether it is closed now: replies are still sent, also those that other brokers have to
+        confirm first."""
+        reason = "muted, with unread requests that would take too much memory"
+        log.debug("connection from %s closes: %s", self.address, reason)
+        self._end_mute()
+        self._drop_partial()
         if not self._writing:
             self._write()
-        self.close("muted, with unread requests that would take too much memory")
+        self.drain()
+        return self.is_closed
+
+    def _end_mute(self) -> None:
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+            self._unmuting = None
+            self._count_muted()
 
     def _unmute(self) -> None:
-        self._unmuting = None
+        self._end_mute()
         # The idle time of the client starts now: it could not be heard.
         self.active_at = self._clock.monotonic()
         self._maybe_resume()
@@ -510,6 +540,10 @@ class Connection(SocketWriter):
         return self._unmuting is None and (not self._replies or bool(self._out))
 
     @property
+    def is_muted(self) -> bool:
+        return self._unmuting is not None
+
+    @property
     def is_mid_frame(self) -> bool:
         return self._partial is not None and not self._paused
 
@@ -536,9 +570,7 @@ class Connection(SocketWriter):
         log.log(level, "connection from %s closed: %s", self.address, reason)
         if not self._paused:
             self._loop.remove_reader(self._socket)
-        if self._unmuting is not None:
-            self._unmuting.cancel()
-            self._unmuting = None
+        self._end_mute()
         super().close(reason, level)
         self._drop_partial()
         replies, self._replies = self._replies, deque()

@@ -99,6 +99,11 @@ class Bucket:
         self._at = now
         return self.wait(now)
 
+    def set_rate(self, rate: float, now: float) -> None:
+        """What was taken stays taken, but no wait at a lower rate is longer than the longest."""
+        self._debt = min(self._left(now), (BURST_SECONDS + WAIT_SECONDS_MAX) * rate)
+        self._at, self.rate = now, rate
+
     def wait(self, now: float) -> float:
         """Seconds until more may be taken; 0: now."""
         return max(0.0, min(self._left(now) / self.rate - BURST_SECONDS, WAIT_SECONDS_MAX))
@@ -143,7 +148,7 @@ class QuotaBuckets:
                 rate = limit.rate / _PERCENT if key is QuotaKey.REQUEST else limit.rate
                 rate = max(rate, _RATE_MIN)
                 bucket = self._buckets.setdefault((key, limit.sharers), Bucket(rate))
-                bucket.rate = rate
+                bucket.set_rate(rate, now)
                 found[key] = bucket
         self._clients[user, client_id] = found
         return found

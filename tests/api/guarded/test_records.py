@@ -120,7 +120,7 @@ def test_a_fetch_that_waits_gets_its_records_while_it_may() -> None:
 
 def test_rights_that_end_while_a_page_is_read_count(monkeypatch: pytest.MonkeyPatch) -> None:
     made = GuardedWorld()
-    page = ReadPage(records=[], next_offset=1, start_offset=0, end_offset=1)
+    page = ReadPage(records=[], next_offset=1, start_offset=0, end_offset=1, bytes_decoded=0)
 
     async def read(*_: object, **__: object) -> ReadPage:
         made.grant(rights)

@@ -24,6 +24,7 @@ from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.queues.types import ErrorReason, PollResult, QueueRefusedError
+from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.security.sasl import AuthenticationError
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -293,5 +294,39 @@ def test_a_stream_carries_nothing_after_the_user_of_its_caller_was_deleted() -> 
         users = {}
         with pytest.raises(AuthenticationError, match="deleted"):
             await call.write(pb.ReadFromResponse())
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_over_its_time_is_not_read_until_it_is_paid() -> None:
+    reads: list[float] = []
+    now = 0.0
+
+    class Client:
+        async def read(self) -> object:
+            reads.append(now)
+            return pb.HeartbeatRequest()
+
+    async def scenario() -> None:
+        nonlocal now
+        clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: now)
+        entrance = entrance_to(broker_with(clock=clock))
+        quotas = entrance.sessions.quotas
+        quotas.replace({QuotaEntity("", None): {QuotaKey.REQUEST: 100.0}})
+        visit = await entrance.enter([], "127.0.0.1")
+        call: Call[Any, Any] = Call(
+            Calls(entrance), cast(Any, Client()), pb.HeartbeatRequest, visit
+        )
+        assert await call.read() is not None
+        meter = visit.session.meter()
+        assert meter is not None
+        # Some steps of its wait.
+        assert meter.take(QuotaKey.REQUEST, 1.003) > 0
+        reading = asyncio.create_task(call.read())
+        await asyncio.sleep(0.02)
+        assert (len(reads), reading.done()) == (1, False)
+        now = 1.0
+        assert await asyncio.wait_for(reading, wait_seconds_max()) is not None
+        assert reads == [0.0, 1.0]
 
     asyncio.run(scenario())

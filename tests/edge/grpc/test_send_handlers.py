@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import confluent_kafka
 import grpc
@@ -13,6 +13,7 @@ import pytest
 from queue_worker import reason_of
 
 from grpc_world import opened
+from moldau.api.quotas import ON_STEP
 from moldau.data.append_forwarding import AppendResult
 from moldau.edge.grpc import send_handlers
 from moldau.edge.grpc.send_handlers import AHEAD_MAX
@@ -310,3 +311,34 @@ def test_a_stop_answers_what_is_under_way_and_refuses_the_rest() -> None:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         never.set()
         stopping.join(wait_seconds_max())
+
+
+async def test_the_time_in_which_a_batch_is_stored_is_charged() -> None:
+    requests = [pb.SendBatchRequest(topic="t")] * 3
+    steps: list[float] = []
+
+    class Calling:
+        """As a call of gRPC, of a client that sends these."""
+
+        session = None
+
+        def __init__(self) -> None:
+            self.left = iter(requests)
+            self.answers: list[pb.SendBatchResponse] = []
+
+        async def read(self) -> pb.SendBatchRequest | None:
+            return next(self.left, None)
+
+        async def write(self, answer: pb.SendBatchResponse) -> None:
+            self.answers.append(answer)
+
+    calls = SimpleNamespace(stopping=asyncio.get_running_loop().create_future())
+    call: Any = Calling()
+    before = ON_STEP.set(steps.append)
+    try:
+        await send_handlers.SendHandlers(cast(Any, calls)).send_batch(call)
+    finally:
+        ON_STEP.reset(before)
+    assert [len(answer.failures) for answer in call.answers] == [1, 1, 1]
+    # The handler itself is timed by its caller.
+    assert len(steps) == len(requests)

@@ -13,6 +13,7 @@ from open_sessions import session_over
 
 from http_client import ask
 from moldau.api.entrance import Visit
+from moldau.api.quotas import ON_STEP
 from moldau.api.stored_user import StoredUser
 from moldau.data.record_reader import ReadPage
 from moldau.edge.http import tail
@@ -179,7 +180,9 @@ class FakeBroker:
             records, seconds, then = next(script)
             self.now += seconds
             then(self)
-            return ReadPage(records=records, next_offset=9, start_offset=0, end_offset=9)
+            return ReadPage(
+                records=records, next_offset=9, start_offset=0, end_offset=9, bytes_decoded=0
+            )
 
         self.read_page = read_page
 
@@ -189,7 +192,7 @@ def events_of(monkeypatch, broker, count: int, **login: Any) -> list[bytes]:
     monkeypatch.setattr("moldau.api.guarded.records.read_page", broker.read_page)
     visit = Visit(session_over(image=broker.image, clock=broker.clock), **login)
     place = tail._Subscription(visit, "t", TopicId(b"first"), 0, RecordSelection())
-    nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0)
+    nothing = ReadPage(records=[], next_offset=0, start_offset=0, end_offset=0, bytes_decoded=0)
 
     async def collect() -> list[bytes]:
         found = []
@@ -271,3 +274,34 @@ def test_a_place_that_is_none_is_an_error_as_any(
 def test_the_head_alone_does_not_follow(moldau_session_broker, moldau_topic):
     reply = ask(moldau_session_broker.http_address, "HEAD", f"/api/v1/topics/{moldau_topic}/tail")
     assert (reply.status, reply.body) == (200, None)
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.3"])
+async def test_the_time_of_a_stream_is_charged_in_the_task_that_sends_it(version) -> None:
+    steps: list[float] = []
+    sent: list[bytes] = []
+
+    async def events():
+        for number in range(20):
+            await asyncio.sleep(0)
+            yield b"%d" % number
+
+    async def receive() -> dict[str, str]:
+        await asyncio.sleep(3600)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    before = ON_STEP.set(steps.append)
+    try:
+        response = tail._TailResponse(events(), on_end=nothing_left)
+        await response({"type": "http", "asgi": {"spec_version": version}}, receive, send)
+    finally:
+        ON_STEP.reset(before)
+    assert b"19" in sent
+    assert len(steps) > 20
+
+
+def nothing_left() -> None:
+    pass

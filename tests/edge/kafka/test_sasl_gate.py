@@ -10,7 +10,7 @@ from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world, stored
 
 from moldau.api.authentication import Authenticator
 from moldau.client.sasl import Sasl
-from moldau.edge.kafka import sasl_gate
+from moldau.edge.kafka import client_login, sasl_gate
 from moldau.model.errors import ErrorCode
 from moldau.testing.waiting import until
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -135,7 +135,7 @@ async def test_messages_out_of_order_are_refused():
 async def test_a_request_before_the_login_has_a_small_bound_and_a_large_one_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 3600)
+    monkeypatch.setattr(client_login, "AUTHENTICATION_SECONDS_MAX", 3600)
     async with sasl_world() as (world, connect):
         client = await connect()
         client.writer.write(struct.pack(">i", sasl_gate.REQUEST_BYTES_MAX + 1))
@@ -174,7 +174,7 @@ async def test_an_internal_error_during_a_login_without_headers_closes_the_conne
     async def fail(*_: object) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 3600)
+    monkeypatch.setattr(client_login, "AUTHENTICATION_SECONDS_MAX", 3600)
     monkeypatch.setattr(Authenticator, "check_secret", fail)
     async with sasl_world() as (_, connect):
         client = await connect()
@@ -251,7 +251,7 @@ async def test_while_a_client_authenticates_again_nothing_else_is_served():
 async def test_connections_that_do_not_authenticate_in_time_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(sasl_gate, "AUTHENTICATION_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(client_login, "AUTHENTICATION_SECONDS_MAX", 0.5)
     async with sasl_world() as (world, connect):
         silent, begun = await connect(), await connect()
         await begun.handshake("SCRAM-SHA-256")
@@ -261,6 +261,25 @@ async def test_connections_that_do_not_authenticate_in_time_are_closed(
         assert await begun.is_closed()
         await authenticated.list_groups()
         assert world.listener.connection_count == 1
+
+
+async def test_a_client_that_begins_to_authenticate_again_has_to_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with sasl_world() as (world, connect):
+        client, other = await connect(), await connect()
+        await client.log_in("alice", PASSWORD)
+        monkeypatch.setattr(client_login, "AUTHENTICATION_SECONDS_MAX", 0.5)
+        await client.handshake("PLAIN")
+        # Also one that says something else meanwhile.
+        client.post(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3)
+        assert (await client.receive(ApiVersionsResponse, 3)).error_code == 0
+        assert await client.is_closed()
+        monkeypatch.setattr(client_login, "AUTHENTICATION_SECONDS_MAX", 3600)
+        await other.log_in("alice", PASSWORD)
+        await other.log_in("alice", PASSWORD)
+        await other.list_groups()
+        assert world.served == ["User:alice"]
 
 
 async def test_two_thousand_half_open_logins_do_not_keep_a_user_out(

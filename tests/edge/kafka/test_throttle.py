@@ -1,19 +1,27 @@
 """Throttle times in responses, and mutes of connections."""
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from guarded_calls import ALICE, GuardedWorld
 from handler_calls import FakeConnection
 
+from moldau.api.quotas import ON_STEP
 from moldau.edge.kafka.client_login import ClientLogin
+from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.handlers import fetch, produce
+from moldau.edge.kafka.large_requests import query_each
 from moldau.edge.kafka.served_apis import APIS
+from moldau.edge.kafka.throttle import Throttle
 from moldau.net.connection import Connection
-from moldau.security.quotas import QuotaEntity, QuotaKey
+from moldau.security.principal import ANONYMOUS, user
+from moldau.security.quotas import WAIT_SECONDS_MAX, QuotaEntity, QuotaKey
+from moldau.testing.replicas import ManualClock
 from moldau.wire.framing import frame_request, read_response_header
 from moldau.wire.messages.create_topics import (
     CreatableTopicResult,
@@ -173,6 +181,37 @@ def test_every_response_with_the_field_has_the_time_to_wait() -> None:
     assert world.connection.muted
 
 
+async def test_the_time_of_tasks_of_a_request_is_charged() -> None:
+    names = range(150)
+    spent: list[float] = []
+
+    async def ask(name: int) -> int:
+        return name
+
+    async def change(name: int) -> None:
+        await asyncio.sleep(0)
+
+    async def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
+        assert call.throttle is not None
+        before = len(spent)
+        await query_each(names, ask, lambda name, error: name)
+        after_queries = len(spent)
+        await run_each(change, names, 60_000)
+        # Of each task at least one step, beside those of the handler itself.
+        assert after_queries - before >= len(names)
+        assert len(spent) - after_queries >= len(names)
+        return ListGroupsResponse(groups=[])
+
+    world = World(Api(ListGroupsRequest, versions=(0, 5), handle=handle), REQUEST=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Throttle, "spent", lambda self, seconds: spent.append(seconds))
+        world.send(ListGroupsRequest(states_filter=[]), 4)
+        while not world.connection.replies and world.connection.closed_because is None:
+            await asyncio.sleep(0)
+    assert world.connection.closed_because is None
+    assert ON_STEP.get() is None
+
+
 async def test_the_time_of_a_coroutine_is_charged() -> None:
     async def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
         await asyncio.sleep(0)
@@ -216,6 +255,79 @@ def test_nobody_has_a_quota_before_the_login() -> None:
         cast(Any, world.connection), cast(Any, None), cast(Any, None)
     )
     assert world.ask(ListGroupsRequest(states_filter=[]), 4).throttle_time_ms == 0
+    assert world.connection.muted == []
+
+
+async def test_a_client_that_authenticates_again_keeps_its_quota() -> None:
+    world = World(Api(ListGroupsRequest, versions=(0, 5), handle=listed), REQUEST=1e-6)
+    rules = SimpleNamespace(authenticator=SimpleNamespace(exchange=lambda *_: object()))
+    login = ClientLogin(cast(Any, world.connection), cast(Any, rules), cast(Any, None))
+    login.principal = ALICE
+    world.connection.state = login
+    login.begin("PLAIN", is_raw=False)
+    login.cancel_deadline()
+    assert not login.is_open
+    assert world.ask(ListGroupsRequest(states_filter=[]), 4).throttle_time_ms > 0
+
+
+# ---- mutes
+
+
+class Muted(FakeConnection):
+    """Keeps what says how long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[Callable[[], float]] = []
+
+    def mute(self, seconds: Callable[[], float]) -> None:
+        super().mute(seconds)
+        self.seconds.append(seconds)
+
+
+def test_a_mute_ends_whatever_other_connections_take() -> None:
+    world = World(produce.API, PRODUCE=RATE)
+    world.quotas._clock = clock = ManualClock()
+    world.connection = connection = Muted()
+    world.ask(produced(30_000), 8)
+    meter = world.quotas.meter(ALICE, "app")
+    assert meter is not None
+    (seconds,) = connection.seconds
+    for _ in range(int(WAIT_SECONDS_MAX)):
+        assert seconds() > 0
+        meter.take(QuotaKey.PRODUCE, 3 * RATE)
+        clock.steady += 1
+    assert meter.wait(QuotaKey.PRODUCE) > 0
+    assert seconds() <= 0
+
+
+@pytest.mark.parametrize("key", QuotaKey)
+def test_a_user_in_debt_waits_from_its_login_on_for_what_it_could_take_again(key: QuotaKey) -> None:
+    world = World(produce.API)
+    world.quotas.replace({QuotaEntity("alice", None): {key: 100.0}})
+    connection = cast(Any, world.connection)
+    world.dispatcher.set_principal(connection, ALICE)
+    assert not any(world.connection.muted)
+    meter = world.quotas.meter(ALICE, None)
+    assert meter is not None
+    wait = meter.take(key, 1000)
+    world.dispatcher.set_principal(connection, user("bob"))
+    assert not any(world.connection.muted)
+    world.dispatcher.set_principal(connection, ALICE)
+    is_charged_later = key in (QuotaKey.PRODUCE, QuotaKey.REQUEST)
+    assert world.connection.muted[-1] == pytest.approx(wait * is_charged_later, abs=0.1)
+
+
+def test_nobody_is_muted_for_the_debt_of_unknown_clients_before_the_login() -> None:
+    world = World(Api(ListGroupsRequest, versions=(0, 5), handle=listed))
+    world.quotas.replace({QuotaEntity("ANONYMOUS", None): {QuotaKey.REQUEST: 1.0}})
+    meter = world.quotas.meter(ANONYMOUS, None)
+    assert meter is not None
+    assert meter.take(QuotaKey.REQUEST, 100) > 0
+    world.connection.state = ClientLogin(
+        cast(Any, world.connection), cast(Any, None), cast(Any, None)
+    )
+    world.ask(ListGroupsRequest(states_filter=[]), 4)
     assert world.connection.muted == []
 
 

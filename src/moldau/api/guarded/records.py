@@ -228,6 +228,7 @@ class GuardedFetch:
         if (meter := self._guard.meter()) is not None:
             if is_stream:
                 await meter.admitted(QuotaKey.FETCH)
+                await meter.admitted(QuotaKey.REQUEST)
             else:
                 meter.check(QuotaKey.FETCH)
         page = await read_page(
@@ -242,7 +243,7 @@ class GuardedFetch:
         # Rights may have ended while it waited.
         self._guard.check("fetch.read_page", _TOPIC, topic)
         if meter is not None:
-            meter.take(QuotaKey.FETCH, bytes_of(page.records))
+            meter.take(QuotaKey.FETCH, page.bytes_decoded)
         return page
 
 

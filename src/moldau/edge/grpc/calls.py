@@ -30,6 +30,7 @@ from moldau.edge.grpc.errors import (
 )
 from moldau.model.errors import MoldauError
 from moldau.net.address_limits import AddressLimits
+from moldau.security.quotas import QuotaKey
 from moldau.security.sasl import AuthenticationError
 
 CALLS_PER_ADDRESS_MAX: Final = 6144
@@ -72,6 +73,9 @@ class Call(Generic[Q, R]):
 
     async def read(self) -> Q | None:
         """The next request; None: the client sent the last one. Raises QueueRefusedError."""
+        if (meter := self.session.meter()) is not None:
+            # A stream was let in once, and may have used up its time since.
+            await meter.admitted(QuotaKey.REQUEST)
         request: Q | _Malformed | object = await self._context.read()
         self.check()
         return None if request is aio.EOF else decoded(cast("Q | _Malformed", request), self._kind)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
+from moldau.api.quotas import charged
 from moldau.api.record_producer import offsets_of
 from moldau.api.session import Session
 from moldau.api.types import ACKS_ALL, ACKS_LEADER, ACKS_NONE, AppendResult
@@ -93,7 +94,8 @@ class SendHandlers:
                     reading = None
                     if request is not None:
                         # Started, and so appended, in the order of the stream.
-                        pending.append(asyncio.create_task(self._store(request, call.session)))
+                        storing = charged(self._store(request, call.session))
+                        pending.append(asyncio.create_task(storing))
                         reading = asyncio.create_task(call.read())
                 elif reading is not None and stopping.done():
                     # Requests in progress still get a response.

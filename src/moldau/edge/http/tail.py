@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from moldau.api.entrance import Visit
+from moldau.api.quotas import charged
 from moldau.api.types import LATEST, LONG_MAX, ReadPage
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
@@ -161,6 +162,10 @@ class _TailResponse(StreamingResponse):
     def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
         super().__init__(events, headers=HEADERS, media_type=MEDIA_TYPE)
         self._on_end = on_end
+
+    async def stream_response(self, send: Send) -> None:
+        # Starlette runs this in a task of its own, beside the one that waits for a disconnect.
+        await charged(super().stream_response(send))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -52,12 +52,13 @@ class Visits:
         authorization = [
             value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
         ]
+        is_public = self._is_public(scope)
         try:
             visit = await self._entrance.enter(
                 authorization,
                 host_of(scope),
                 certificate=scope.get("state", {}).get(CERTIFICATE),
-                is_public=self._is_public(scope),
+                is_public=is_public,
             )
         except AuthenticationError as error:
             await respond_unknown(error)(scope, receive, send)
@@ -66,7 +67,9 @@ class Visits:
             await respond_refusal(error)(scope, receive, send)
             return
         scope[_VISIT] = visit
-        await visit.charged(self._app(scope, receive, send))
+        work = self._app(scope, receive, send)
+        # Unknown clients may ask for what is public: nobody pays for them.
+        await (work if is_public else visit.charged(work))
 
     def _is_public(self, scope: Scope) -> bool:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

@@ -16,6 +16,7 @@ from moldau.security.sasl import AuthenticationError
 log = logging.getLogger(__name__)
 
 CHANGED_PRINCIPAL: Final = "Authentication failed: the user cannot change on one connection"
+AUTHENTICATION_SECONDS_MAX: Final = 15.0
 _CLOSE_SECONDS: Final = 1.0
 
 
@@ -112,6 +113,13 @@ class ClientLogin:
         self._exchange = self._rules.authenticator.exchange(mechanism, host)
         self.mechanism = mechanism
         self.is_raw = is_raw
+        if self.principal is not None:
+            # Again: the deadline of the first time is over.
+            self.limit_time()
+
+    def limit_time(self) -> None:
+        """The client has to prove soon who it is; the time of a mute does not count."""
+        self.close_after(AUTHENTICATION_SECONDS_MAX, "it did not authenticate in time")
 
     async def step(self, message: bytes) -> tuple[bytes, int]:
         """The answer to a message of the exchange, and the lifetime of the session in
@@ -167,8 +175,14 @@ class ClientLogin:
         """Unless it has authenticated by then."""
         self.cancel_deadline()
         self._deadline = asyncio.get_running_loop().call_later(
-            seconds, self._connection.close, reason
+            seconds, self._close, seconds, reason
         )
+
+    def _close(self, seconds: float, reason: str) -> None:
+        if self._connection.is_muted and not self.has_ended:
+            self.close_after(seconds, reason)
+        else:
+            self._connection.close(reason)
 
     def _lifetime_ms(self, expires_at_ms: int | None) -> int:
         limits = []

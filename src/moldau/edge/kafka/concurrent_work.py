@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+from moldau.api.quotas import charged
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ async def run_each(
     found: list[RefusedError | None] = [late] * len(items)
     left = iter(range(len(items)))
     workers = [
-        asyncio.ensure_future(_work_off(work, items, left, found))
+        asyncio.create_task(charged(_work_off(work, items, left, found)))
         for _ in range(min(len(items), _AT_ONCE_MAX))
     ]
     if not workers:

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from time import perf_counter
 
-from moldau.api.quotas import CLIENT_ID, Quotas, timed
+from moldau.api.quotas import CLIENT_ID, ON_STEP, Quotas, timed
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.edge.kafka.client_login import login_of
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.handler import Api, Call, Handle, host_of
 from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
-from moldau.edge.kafka.throttle import Throttle
+from moldau.edge.kafka.throttle import Throttle, mute_debtor
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
@@ -73,7 +73,7 @@ class Dispatcher:
             request = decode(frame, position)
         session = self._sessions.get(connection)
         if session is None:
-            session = self.set_principal(connection, ANONYMOUS)
+            session = self._begin_session(connection, ANONYMOUS)
         call = Call(
             session,
             connection,
@@ -102,7 +102,7 @@ class Dispatcher:
         """None if the client has no quota. Nobody has one before the login: all clients would share
         that of the anonymous user, and one of them could keep the others from logging in."""
         login = login_of(call.connection)
-        if self._quotas is None or (login is not None and not login.is_open):
+        if self._quotas is None or (login is not None and login.principal is None):
             return None
         meter = self._quotas.meter(call.session.principal, call.client_id)
         return None if meter is None else Throttle(meter, call.connection, began)
@@ -114,16 +114,18 @@ class Dispatcher:
         if call.api_key == ApiKey.PRODUCE:
             throttle.received(size)
         client_id = CLIENT_ID.set(call.client_id or "")
+        on_step = ON_STEP.set(throttle.spent)
         try:
             result = handle(call, request)
             if isinstance(result, Response):
                 call.reply(result)
             elif result is not None:
                 call.defer()
-                # The task keeps the client id.
+                # The task keeps the client id, and what charges it.
                 self._spawn(call, timed(result, throttle.spent))
         finally:
             CLIENT_ID.reset(client_id)
+            ON_STEP.reset(on_step)
             throttle.pause()
 
     def on_closed(self, connection: Connection) -> None:
@@ -132,6 +134,13 @@ class Dispatcher:
 
     def set_principal(self, connection: Connection, principal: Principal) -> Session:
         """Who the client of a connection is, from its next request on."""
+        session = self._begin_session(connection, principal)
+        meter = None if self._quotas is None else self._quotas.meter(principal, None)
+        if meter is not None:
+            mute_debtor(meter, connection)
+        return session
+
+    def _begin_session(self, connection: Connection, principal: Principal) -> Session:
         session = self._make_session(principal, host_of(connection))
         if not connection.is_closed:
             # It may have closed while its password was checked: `on_closed` does not come again.

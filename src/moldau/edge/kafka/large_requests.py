@@ -19,6 +19,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
+from moldau.api.quotas import charged
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ async def query_each(
     left = iter(names)
     try:
         while some := list(islice(left, _STARTED_PER_TURN)):
-            tasks += [asyncio.create_task(query(name)) for name in some]
+            tasks += [asyncio.create_task(charged(query(name))) for name in some]
             if len(tasks) < len(names):
                 await asyncio.sleep(0)
         return await asyncio.gather(*tasks)

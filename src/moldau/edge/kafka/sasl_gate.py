@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """Before authentication; the longest is a bearer token."""
-AUTHENTICATION_SECONDS_MAX: Final = 15.0
 _BEFORE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _LENGTH_BYTES: Final = 4
 _KEY_BYTES: Final = 2
@@ -55,7 +54,7 @@ class SaslGate:
     def on_accepted(self, connection: Connection) -> None:
         connection.set_limits(self._limits_before)
         connection.state = login = ClientLogin(connection, self._rules, self._authenticated)
-        login.close_after(AUTHENTICATION_SECONDS_MAX, "it did not authenticate in time")
+        login.limit_time()
         self._connections.add(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:

@@ -5,6 +5,8 @@ and all by the time in which they hold the event loop. A client over a quota is 
 response says how long to wait, and nothing more is read of its connection until then.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Final
@@ -13,6 +15,7 @@ from moldau.api.quotas import Meter
 from moldau.api.types import QuotaKey
 from moldau.model.slices import Chunk
 from moldau.net.connection import Connection
+from moldau.security.quotas import WAIT_SECONDS_MAX
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Response
 
@@ -20,6 +23,8 @@ _THROTTLE_TIME: Final = "throttle_time_ms"
 _MUTATIONS: Final = frozenset(
     {ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS}
 )
+_AFTER_LOGIN: Final = (QuotaKey.PRODUCE, QuotaKey.REQUEST)
+"""What is charged after it was served. Fetches and changes of a client in debt are refused."""
 _FETCH_SECONDS: Final = 10
 """A fetch returns at most this long of the quota: the client waits no longer for the next one."""
 
@@ -97,9 +102,23 @@ class Throttle:
         if key not in self._exceeded:
             self._exceeded.add(key)
             self._meter.count(key, seconds)
-        self._connection.mute(self._seconds_left)
+        _mute(self._connection, self._meter, self._exceeded)
 
-    def _seconds_left(self) -> float:
-        """Other connections of the client may take more meanwhile, and its quotas may change."""
-        meter = self._meter.current()
-        return 0.0 if meter is None else max(meter.wait(key) for key in self._exceeded)
+
+def mute_debtor(meter: Meter, connection: Connection) -> None:
+    """For a client that has just logged in. Otherwise one that closes its muted connections and
+    opens others would be served one request by each, and those that wait would wait for it."""
+    _mute(connection, meter, _AFTER_LOGIN)
+
+
+def _mute(connection: Connection, meter: Meter, keys: Iterable[QuotaKey]) -> None:
+    connection.mute(partial(_seconds_left, meter, keys, meter.now + WAIT_SECONDS_MAX))
+
+
+def _seconds_left(meter: Meter, keys: Iterable[QuotaKey], ends: float) -> float:
+    """Other connections of the client may take more meanwhile, and its quotas may change; but a
+    mute has an end, whatever others take."""
+    current = meter.current()
+    if current is None:
+        return 0.0
+    return min(max(current.wait(key) for key in keys), ends - meter.now)

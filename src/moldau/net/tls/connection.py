@@ -289,11 +289,16 @@ class TlsConnection(TlsWriting, Connection):
     def _hold_input(self, tls: TlsChannel) -> None:
         """Count what waits in OpenSSL because the connection is paused."""
         if self._paused and not self.is_closed:
-            if tls.has_input and self._is_muted_and_memory_short:
-                self._close_muted()
+            if tls.has_input and self._is_muted_and_memory_short and self._close_muted():
                 return
             self._held = tls.input_bytes
             self._budget.acquire(self._held)
+            if self._unmuting is not None:
+                self._count_muted()
+
+    @property
+    def _kept_bytes(self) -> int:
+        return self._reserved + self._held
 
     def _release_input(self) -> None:
         held, self._held = self._held, 0
