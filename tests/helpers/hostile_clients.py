@@ -25,7 +25,7 @@ from moldau.wire.schema import Request
 _ATTEMPTS_MAX: Final = 100_000
 _HELD_MAX: Final = 300
 _PAUSE_SECONDS: Final = 0.002
-_NAMES: Final = 60_000
+_NAMES: Final = 20_000
 _TOO_MANY_NAMES: Final = 300_000
 
 

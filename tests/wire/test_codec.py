@@ -15,7 +15,7 @@ from effort import EFFORT, seeds
 from sliced import opened
 
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
-from moldau.model.slices import FileSlice
+from moldau.model.slices import Chunk, FileSlice
 from moldau.wire.encoder import RECORDS_COPIED_BYTES_MAX
 from moldau.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsCursor,
@@ -31,7 +31,13 @@ from moldau.wire.messages.fetch import (
 )
 from moldau.wire.messages.heartbeat import HeartbeatRequest
 from moldau.wire.messages.join_group import JoinGroupRequest
-from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from moldau.wire.messages.offset_fetch import OffsetFetchRequest
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from moldau.wire.registry import APIS, REQUESTS, RESPONSES
@@ -67,6 +73,47 @@ def test_what_is_encoded_decodes_to_the_same(
     for version, seed in itertools.product(versions(key), seeds(2)):
         message = make_message(cls, version, f"round{seed}")
         assert cls.decode(memoryview(body(message, version)), version) == message
+
+
+def in_steps(message: Message, version: int) -> tuple[int, list[Chunk]]:
+    """How often it yields, and what it encodes."""
+    steps, count = message.encode_in_steps(version), 0
+    while True:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as end:
+            return count, end.value
+
+
+@pytest.mark.parametrize(("messages", "key"), CASES)
+def test_what_is_encoded_in_steps_is_the_same(
+    messages: Any, key: int, make_message: Callable[..., Any]
+) -> None:
+    for version in versions(key):
+        message = make_message(messages[key], version, "steps")
+        _, chunks = in_steps(message, version)
+        assert joined(chunks) == body(message, version)
+
+
+def test_each_nested_element_is_a_step_and_no_join_is_long() -> None:
+    topics = [
+        MetadataResponseTopic(
+            name="t",
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=index, leader_id=1, replica_nodes=[1, 2], isr_nodes=[]
+                )
+                for index in range(1000)
+            ],
+        )
+        for _ in range(10)
+    ]
+    message = MetadataResponse(brokers=[], topics=topics)
+    count, chunks = in_steps(message, 12)
+    assert count > 10_000
+    assert len(chunks) > 1
+    assert joined(chunks) == body(message, 12)
 
 
 @pytest.mark.parametrize(("messages", "key"), CASES)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from moldau.api.session import ListenerAccess, Sessions
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.served_apis import APIS
+from moldau.edge.kafka.turn_order import LargeRequests
 from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram
 from moldau.net.buffers import ByteBudget
@@ -56,11 +57,12 @@ class KafkaServer:
         kafka = config.kafka
         self._budget = ByteBudget(kafka.inflight_bytes_max)
         limits = _connection_limits(kafka)
+        large = LargeRequests()
         self._dispatchers: list[Dispatcher] = []
         self._listeners: list[Listener] = []
         for listener in listeners_for(config, ListenerProtocol.KAFKA):
             access = ListenerAccess(name=listener.name, read_only=listener.read_only)
-            dispatcher = Dispatcher(sessions, APIS, access, sessions.quotas)
+            dispatcher = Dispatcher(sessions, APIS, access, sessions.quotas, large)
             handler, on_accepted = gate(listener, dispatcher, limits)
             self._dispatchers.append(dispatcher)
             self._listeners.append(

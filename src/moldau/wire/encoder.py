@@ -4,11 +4,15 @@ A generated function appends packed pieces to a list and joins them at the end. 
 fixed-size fields, constant zeros (an empty section of tagged fields) and the length that follows
 them are packed with one call. Large records become a chunk of their own without being copied or
 read; the pieces before them are joined into another.
+
+There is a second form for large messages: a generator, which yields once per struct in an array,
+so that others are served while it encodes.
 """
 
 import struct
-from collections.abc import Callable
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Generator
+from functools import cache
+from typing import Any, Final, NoReturn, cast
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.slices import Chunk, FileSlice
@@ -19,6 +23,8 @@ from moldau.wire.varint import write_uvarint
 RECORDS_COPIED_BYTES_MAX = 4096
 """Records up to this size are copied into the surrounding chunk: cheaper than one more send."""
 
+_PARTS_PER_CHUNK: Final = 16_384
+"""Of a message that is encoded in steps: to join all its parts at the end would take too long."""
 
 BYTES = [bytes((value,)) for value in range(128)]
 """Compact lengths that fit one byte: a lookup takes a fourth of the time of packing."""
@@ -50,8 +56,9 @@ def _pack_structs(code: str) -> Callable[..., bytes]:
 class EncoderWriter(SourceWriter):
     """Generates the source of one encode function."""
 
-    def __init__(self, version: int, *, flexible: bool) -> None:
+    def __init__(self, version: int, *, flexible: bool, in_steps: bool = False) -> None:
         super().__init__(version, flexible=flexible)
+        self._in_steps = in_steps
         self.write = "w"
         self.names |= {
             "uvarint": write_uvarint,
@@ -134,6 +141,10 @@ class EncoderWriter(SourceWriter):
             item = self.fresh("o")
             self.line(f"for {item} in {value}:")
             self.depth += 1
+            if self._in_steps:
+                self.line("yield")
+                self.line(f"if len(parts) >= {_PARTS_PER_CHUNK}:")
+                self.line("    chunks.append(join(parts)); parts.clear()")
             self.struct(item, field.element)
             self.flush()
             self.depth -= 1
@@ -250,9 +261,11 @@ class EncoderWriter(SourceWriter):
         self.line(f"else: {self.write}({self.packed([*before, ('', 'x')])})")
 
 
-def encoder_source(cls: MessageType, version: int) -> tuple[str, dict[str, object]]:
+def encoder_source(
+    cls: MessageType, version: int, *, in_steps: bool = False
+) -> tuple[str, dict[str, object]]:
     """The source of the function and the names that it uses."""
-    writer = EncoderWriter(version, flexible=version >= cls.FLEXIBLE)
+    writer = EncoderWriter(version, flexible=version >= cls.FLEXIBLE, in_steps=in_steps)
     writer.struct("message", cls)
     writer.flush()
     source = "\n".join(
@@ -264,6 +277,8 @@ def encoder_source(cls: MessageType, version: int) -> tuple[str, dict[str, objec
             "    except BadValue as error:",
             f"        raise ValueError(f'{cls.__name__} v{version}: {{error}}') from error",
             "    if parts or not chunks: chunks.append(join(parts))",
+            # A generator, also if the message has no arrays.
+            *(["    yield"] if in_steps else []),
             "    return chunks",
         ]
     )
@@ -274,3 +289,12 @@ def compile_encoder(cls: MessageType, version: int) -> Callable[[Any], list[Chun
     source, names = encoder_source(cls, version)
     exec(compile(source, f"<{cls.__name__}.encode v{version}>", "exec"), names)
     return cast("Callable[[Any], list[Chunk]]", names["encode"])
+
+
+@cache
+def compile_step_encoder(
+    cls: MessageType, version: int
+) -> Callable[[Any], Generator[None, None, list[Chunk]]]:
+    source, names = encoder_source(cls, version, in_steps=True)
+    exec(compile(source, f"<{cls.__name__}.encode_in_steps v{version}>", "exec"), names)
+    return cast("Callable[[Any], Generator[None, None, list[Chunk]]]", names["encode"])

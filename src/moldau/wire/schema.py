@@ -5,7 +5,7 @@ a broker declares hundreds of messages and uses a few: the constructor at the fi
 codec of a version at the first encode or decode of that version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ClassVar, Self, cast, dataclass_transform
 
 from moldau.model.errors import ErrorCode, RefusedError
@@ -151,6 +151,13 @@ class Message(Struct):
             encoder = self._compile_encoder(version)
         return encoder(self)
 
+    def encode_in_steps(self, version: int) -> Generator[None, None, list[Chunk]]:
+        """As `encode`, for a message with many elements: it yields after each."""
+        from moldau.wire.encoder import compile_step_encoder
+
+        self.check_version(version)
+        return compile_step_encoder(type(self), version)(self)
+
     @classmethod
     def _compile_decoder(cls, version: int) -> Callable[[memoryview, int], Any]:
         # On first use: most programs need the codecs of a few messages only.
@@ -182,8 +189,9 @@ class Request(Message):
     """The body of a request."""
 
     __slots__ = ()
-    # Less than of a response: a broker decodes it in one turn of its event loop.
-    ELEMENTS_MAX = 1 << 16
+    # Less than of a response: a broker decodes it in one turn of its event loop. Enough for 10,000
+    # partitions, each in a topic of its own: a broker refuses more of them anyway.
+    ELEMENTS_MAX = 20_480
 
 
 class Response(Message):

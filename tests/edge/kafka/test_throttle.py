@@ -10,12 +10,13 @@ from guarded_calls import ALICE, GuardedWorld
 from handler_calls import FakeConnection
 
 from moldau.api.quotas import ON_STEP
+from moldau.edge.kafka import large_requests
 from moldau.edge.kafka.client_login import ClientLogin
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.handlers import fetch, produce
-from moldau.edge.kafka.large_requests import query_each
+from moldau.edge.kafka.large_requests import Steps, in_turns, query_each
 from moldau.edge.kafka.served_apis import APIS
 from moldau.edge.kafka.throttle import Throttle
 from moldau.net.connection import Connection
@@ -29,7 +30,7 @@ from moldau.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from moldau.wire.messages.fetch import FetchRequest, FetchResponse
-from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -80,6 +81,34 @@ def produced(size: int, acks: int = 1) -> ProduceRequest:
 
 def fetched(bytes_max: int = 10**9) -> FetchRequest:
     return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=bytes_max, topics=[])
+
+
+# ---- large responses
+
+
+async def test_a_response_that_is_encoded_in_turns_is_charged_and_says_how_long_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
+    groups = [
+        ListedGroup(group_id=f"g{number}", protocol_type="consumer") for number in range(1000)
+    ]
+
+    @in_turns
+    def handle(call: Call, request: ListGroupsRequest) -> Steps[ListGroupsResponse]:
+        for _ in groups:
+            yield
+        return ListGroupsResponse(groups=groups)
+
+    world = World(Api(ListGroupsRequest, versions=(0, 5), handle=handle), REQUEST=1e-9)
+    world.send(ListGroupsRequest(), 1)
+    async with asyncio.timeout(60):
+        while not world.connection.replies:
+            await asyncio.sleep(0)
+    answer = world.answer(ListGroupsRequest.API_KEY, 1)
+    assert answer.throttle_time_ms > 0
+    assert answer.groups == groups
+    assert world.connection.muted
 
 
 # ---- produce

@@ -13,6 +13,7 @@ from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.handler import Api, Call, Handle, host_of
 from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
 from moldau.edge.kafka.throttle import Throttle, mute_debtor
+from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
@@ -31,10 +32,13 @@ class Dispatcher:
         apis: Mapping[int, Api],
         listener: ListenerAccess = OPEN_LISTENER,
         quotas: Quotas | None = None,
+        large: LargeRequests | None = None,
     ) -> None:
+        """`large`: those of all listeners of the broker."""
         self._make_session = partial(sessions.session, listener=listener)
         self._sessions: dict[Connection, Session] = {}
         self._quotas = quotas
+        self._large = large or LargeRequests()
         self._seconds = {key: Histogram() for key in apis}
         self._apis = {
             key: (api.handle, api.request, *api.versions, self._seconds[key])
@@ -156,14 +160,27 @@ class Dispatcher:
         raise PeerProtocolError(f"API {key} version {version} is not supported")
 
     def _spawn(self, call: Call, handling: Awaitable[Response]) -> None:
-        task = asyncio.get_running_loop().create_task(_answer(call, handling))
+        task = asyncio.get_running_loop().create_task(self._answer(call, handling))
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, call))
+
+    async def _answer(self, call: Call, handling: Awaitable[Response]) -> None:
+        turns = Turns(self._large, call.connection, call.client_host)
+        TURNS.set(turns)
+        try:
+            response = await handling
+            if turns.is_large:
+                await call.reply_in_turns(response)
+            else:
+                call.reply(response)
+        finally:
+            turns.end()
 
     def _finished(self, call: Call, task: asyncio.Task[None]) -> None:
         """Without a reply, later replies of the connection would wait indefinitely."""
         self._tasks.discard(task)
         if task.cancelled():
+            # Or the connection is closed already, and a large request has stopped.
             call.connection.close("broker is stopping")
         elif (error := task.exception()) is not None:
             name, version = ApiKey(call.api_key).name, call.version
@@ -177,7 +194,3 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _answer(call: Call, handling: Awaitable[Response]) -> None:
-    call.reply(await handling)

@@ -6,20 +6,32 @@ the heartbeats between brokers. One rule for all handlers that loop over what a 
 - a plain handler is a generator with a `yield` per name, and `@in_turns`. A request of ordinary
   size is answered at once, others as a task;
 - an `async` one uses `async for … in turns_of(names)`, `handle_each`, `query_each` or `run_each`;
-- what is passed on as a whole is refused above NAMES_MAX: `refuse_too_many`.
+- what is passed on as a whole is refused above NAMES_MAX: `refuse_too_many`;
+- where an answer can be larger than the name, a name that is repeated is answered once: `different`
+  finds those that are not.
 
-`tests/edge/kafka/test_turns.py` finds a handler that does none of it.
+How the turns of many requests alternate: `turn_order.py`. `tests/edge/kafka/test_turns.py` finds a
+handler that does none of it.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterable,
+    Sequence,
+)
 from functools import wraps
 from itertools import islice
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
 from moldau.api.quotas import charged
+from moldau.edge.kafka.turn_order import end_turns, next_turn, pass_gate
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -28,8 +40,10 @@ NAMES_MAX: Final = 10_000
 _TURN_SECONDS_MAX: Final = 0.005
 _STARTED_PER_TURN: Final = 100
 _WARN_SECONDS: Final = 10.0
-_CLOCK_INTERVAL: Final = 32
-"""The clock is read only after this many names."""
+_CLOCK_INTERVAL: Final = 4
+"""The clock is read only after this many steps."""
+_CLOCK_INTERVAL_FIRST: Final = 32
+"""In the first turn of a handler: most end before."""
 
 C = TypeVar("C")
 N = TypeVar("N")
@@ -37,7 +51,8 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 Steps = Generator[None, None, R]
-"""What a handler with `@in_turns` returns: it yields once per name, and ends with the response."""
+"""What a handler with `@in_turns` returns: it yields once per name, or more often if the answer to
+one is long, and ends with the response."""
 
 
 def in_turns(
@@ -48,18 +63,18 @@ def in_turns(
     @wraps(handle)
     def begin(call: C, request: Q) -> R | Coroutine[Any, Any, R]:
         steps = handle(call, request)
-        result = _take_turn(steps)
+        result = _take_turn(steps, _CLOCK_INTERVAL_FIRST)
         return _go_on(steps) if result is None else result
 
     return begin
 
 
-def _take_turn(steps: Steps[R]) -> R | None:
+def _take_turn(steps: Steps[R], clock_interval: int) -> R | None:
     """The result of the steps; None if the turn ends before them."""
     turn_ends = perf_counter() + _TURN_SECONDS_MAX
     try:
         while True:
-            for _ in range(_CLOCK_INTERVAL):
+            for _ in range(clock_interval):
                 next(steps)
             if perf_counter() >= turn_ends:
                 return None
@@ -67,33 +82,62 @@ def _take_turn(steps: Steps[R]) -> R | None:
         return cast("R", end.value)
 
 
-async def _go_on(steps: Steps[R | Coroutine[Any, Any, R]]) -> R:
+async def finish(steps: Steps[R]) -> R:
+    """The result of the steps, at once or in turns."""
+    result = _take_turn(steps, _CLOCK_INTERVAL)
+    return await _go_on(steps) if result is None else result
+
+
+async def _go_on(steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R]) -> R:
     result = None
     while result is None:
-        await asyncio.sleep(0)
-        result = _take_turn(steps)
-    return await result if isinstance(result, Coroutine) else result
+        await next_turn()
+        result = _take_turn(steps, _CLOCK_INTERVAL)
+    if isinstance(result, Coroutine):
+        end_turns()
+        return cast("R", await result)
+    return result
+
+
+def different(names: Iterable[N], key: Callable[[N], Hashable]) -> list[N]:
+    """Without those that have the same key as an earlier one."""
+    found: dict[Hashable, N] = {}
+    for name in names:
+        found.setdefault(key(name), name)
+    return list(found.values())
 
 
 async def turns_of(names: Iterable[N]) -> AsyncIterator[N]:
     """The names; other clients are served after some of them."""
     turn_ends = perf_counter() + _TURN_SECONDS_MAX
-    for number, name in enumerate(names, 1):
+    for name in names:
         yield name
-        if number % _CLOCK_INTERVAL == 0 and perf_counter() >= turn_ends:
-            await asyncio.sleep(0)
+        if perf_counter() >= turn_ends:
+            await pass_gate()
             turn_ends = perf_counter() + _TURN_SECONDS_MAX
 
 
 async def handle_each(
     names: Sequence[N], handle: Callable[[N], R], refuse: Callable[[N, RefusedError], R]
 ) -> list[R]:
-    """The result of `handle` for each name; if there are too many, of `refuse`."""
+    """The result of `handle` for each different name; if there are too many, of `refuse`."""
+    steps = _handle_each(list(dict.fromkeys(names)), handle, refuse)
+    return await finish(steps)
+
+
+def _handle_each(
+    names: Sequence[N], handle: Callable[[N], R], refuse: Callable[[N, RefusedError], R]
+) -> Steps[list[R]]:
     try:
         refuse_too_many(len(names))
     except RefusedError as error:
-        return [refuse(name, error) async for name in turns_of(names)]
-    return [handle(name) async for name in turns_of(names)]
+        refusal = error
+        handle = lambda name: refuse(name, refusal)  # noqa: E731
+    found = []
+    for name in names:
+        yield
+        found.append(handle(name))
+    return found
 
 
 async def query_each(
@@ -101,7 +145,8 @@ async def query_each(
     query: Callable[[N], Coroutine[Any, Any, R]],
     refuse: Callable[[N, RefusedError], R],
 ) -> list[R]:
-    """As `handle_each`, for coroutines: all of them wait concurrently."""
+    """The result of `query` for each name, also for one that is repeated; if there are too many, of
+    `refuse`. All of them wait concurrently."""
     try:
         refuse_too_many(len(names))
     except RefusedError as error:
@@ -112,7 +157,7 @@ async def query_each(
         while some := list(islice(left, _STARTED_PER_TURN)):
             tasks += [asyncio.create_task(charged(query(name))) for name in some]
             if len(tasks) < len(names):
-                await asyncio.sleep(0)
+                await pass_gate()
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:

@@ -88,12 +88,16 @@ class Throttle:
         if api_key == ApiKey.FETCH:
             size = sum(len(chunk) for chunk in body)
             self._wait(QuotaKey.FETCH, self._meter.take(QuotaKey.FETCH, size))
-        elif api_key in _MUTATIONS:
+        return response.encode(version) if self.announce(response, api_key) else body
+
+    def announce(self, response: Response, api_key: int) -> bool:
+        """Whether the response now says that the client has to wait."""
+        if api_key in _MUTATIONS:
             self._wait(QuotaKey.MUTATION, self._meter.wait(QuotaKey.MUTATION))
         if not self._seconds or _THROTTLE_TIME not in response.FIELDS:
-            return body
+            return False
         setattr(response, _THROTTLE_TIME, ceil(self._seconds * 1000))
-        return response.encode(version)
+        return True
 
     def _wait(self, key: QuotaKey, seconds: float) -> None:
         if seconds <= 0:
