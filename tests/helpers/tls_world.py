@@ -5,6 +5,9 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from secure_front import Identity, identity
 
 from moldau.net.tls.contexts import TlsContexts, TlsFiles
@@ -68,6 +71,22 @@ class TlsWorld:
         cert.write_text(made.pem)
         key.write_text(made.key_pem)
         return str(cert), str(key)
+
+    def odd_client_files(self) -> tuple[str, str]:
+        """The same for a certificate that OpenSSL accepts, and `cryptography` cannot parse: it
+        says that it is of version 2."""
+        cert_file, key_file = self.client_files("odd")
+        made = x509.load_pem_x509_certificate(Path(cert_file).read_bytes())
+        version_3, version_2 = bytes.fromhex("a003020102"), bytes.fromhex("a003020101")
+        body = made.tbs_certificate_bytes
+        assert body.index(version_3) < 10
+        body = body.replace(version_3, version_2, 1)
+        signature = self.authority.private_key.sign(body, ec.ECDSA(hashes.SHA256()))
+        ecdsa_with_sha256 = bytes.fromhex("300a06082a8648ce3d040302")
+        content = body + ecdsa_with_sha256 + bytes([3, len(signature) + 1, 0]) + signature
+        whole = b"\x30\x82" + len(content).to_bytes(2, "big") + content
+        Path(cert_file).write_text(ssl.DER_cert_to_PEM_cert(whole))
+        return cert_file, key_file
 
     def client(self, pair: tuple[str, str] | None = None) -> ssl.SSLContext:
         """A context that trusts the authority, with a certificate if given."""

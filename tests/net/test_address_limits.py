@@ -33,3 +33,16 @@ def test_closed_addresses_take_no_memory():
         limits.opened(str(number))
         limits.closed(str(number))
     assert not limits._open
+
+
+def test_a_client_of_ipv6_has_one_share_for_all_its_addresses():
+    limits = AddressLimits(2, AddressRates(1000, ManualClock()))
+    for host in ("2001:db8::1", "2001:db8::2"):
+        assert limits.refusal(host) == ""
+        limits.opened(host)
+    assert limits.refusal("2001:db8::3") == "limit of 2 connections per address reached"
+    assert limits.refusal("2001:db8:0:1::3") == ""
+    limits.closed("2001:db8::1")
+    assert limits.refusal("2001:db8::3") == ""
+    limits.closed("2001:db8::2")
+    assert not limits._open

@@ -26,3 +26,9 @@ def test_a_flood_of_addresses_does_not_fill_the_memory():
     for number in range(20_000):
         rates.allows(str(number))
     assert len(rates._buckets) <= 4096
+
+
+def test_addresses_of_one_ipv6_network_have_one_rate():
+    rates = AddressRates(1, ManualClock())
+    assert [rates.allows(f"2001:db8::{number:x}") for number in range(4)].count(True) == 2
+    assert rates.allows("2001:db8:0:1::1")

@@ -55,3 +55,12 @@ def test_a_flood_of_addresses_fills_neither_the_log_nor_the_memory(lines):
     assert len(lines()) == 1025
     assert lines()[-1].endswith(f"({5000 - 1024} more lines were left out)")
     assert len(failures._logged) == 1
+
+
+def test_addresses_of_one_ipv6_network_share_their_lines(lines):
+    failures = FailureLog(ManualClock())
+    for number in range(100):
+        failures.warn(f"2001:db8::{number:x}:1234", "no TLS")
+    failures.warn("2001:db8:0:1::1:1234", "no TLS")
+    # With the address as it is.
+    assert [line.split()[2] for line in lines()] == ["2001:db8::0:1234", "2001:db8:0:1::1:1234"]

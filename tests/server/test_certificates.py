@@ -1,5 +1,6 @@
 """The certificates of listeners: shared, own ones first, and warnings before they expire."""
 
+import asyncio
 import json
 from datetime import timedelta
 
@@ -7,7 +8,9 @@ import pytest
 from tls_world import TlsWorld
 
 from moldau.model.errors import ConfigError
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.server.certificates import Certificates
+from moldau.server.clock import SystemClock
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.load import load_config
 
@@ -55,6 +58,14 @@ def test_listeners_with_the_same_files_share_them_and_others_have_their_own(worl
     assert found["own"] is not None
     assert found["own"].files.cert_file == cert
     assert set(certificates.expiries()) == {str(world.cert_file), cert}
+
+
+async def test_handshakes_of_all_listeners_share_their_time(world):
+    config = config_of(world, ("one", {"security": "tls"}), ("strict", {"security": "mtls"}))
+    turns = HandshakeTurns(asyncio.get_running_loop(), SystemClock())
+    certificates = Certificates(config, turns)
+    found = [certificates.of(one) for one in listeners_of(config) if one.uses_tls]
+    assert [one and one.turns for one in found] == [turns, turns]
 
 
 def test_changed_files_are_loaded(world):

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from moldau.api.login_throttle import network_of
 from moldau.model.clock import Clock
+from moldau.net.networks import network_of
 from moldau.security.acl import Operation, Resource
 from moldau.security.principal import ANONYMOUS, Principal
 

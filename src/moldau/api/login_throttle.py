@@ -14,15 +14,14 @@ All tables have a bound, so that unknown clients cannot fill the memory.
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable
-from functools import lru_cache
 from typing import Final
 
 from moldau.model.clock import Clock
+from moldau.net.networks import network_of
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +40,6 @@ _LOGGED_MAX: Final = 1024
 _REASONS_MAX: Final = 8
 """Lines about one address in `LOG_SECONDS`: reasons name users, and anyone can make up names."""
 _NAME_CHARACTERS_MAX: Final = 128
-_IPV6_NETWORK_BITS: Final = 64
-"""A client of IPv6 has all addresses of such a network."""
 
 
 class Pace:
@@ -244,17 +241,3 @@ def _pair(user: str, host: str) -> tuple[str, str]:
 
 def _short(user: str) -> str:
     return user[:_NAME_CHARACTERS_MAX]
-
-
-@lru_cache(maxsize=4096)
-def network_of(host: str) -> str:
-    """What one client has of addresses: of IPv6, all of a network."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((int(address), _IPV6_NETWORK_BITS), strict=False))
-    return host

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from moldau.api.authentication import Authenticator
 from moldau.api.login_record import UNKNOWN
-from moldau.api.login_throttle import network_of
 from moldau.api.password_check import BUSY, UnavailableError
+from moldau.net.networks import network_of
 from moldau.security.principal import ANONYMOUS, Principal
 from moldau.security.sasl import AuthenticationError
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moldau.net.address_rates import AddressRates
+from moldau.net.networks import network_of
 
 
 class AddressLimits:
@@ -18,16 +19,17 @@ class AddressLimits:
 
     def refusal(self, host: str) -> str:
         """Why one more connection is refused; empty if it may come, and it counts for the rate."""
-        if self._open[host] >= self._at_once_max:
+        if self._open[network_of(host)] >= self._at_once_max:
             return f"limit of {self._at_once_max} {self._what} per address reached"
         if self._rates is not None and not self._rates.allows(host):
             return f"limit of {self._rates.per_second_max:g} {self._what} per second reached"
         return ""
 
     def opened(self, host: str) -> None:
-        self._open[host] += 1
+        self._open[network_of(host)] += 1
 
     def closed(self, host: str) -> None:
-        self._open[host] -= 1
-        if not self._open[host]:
-            del self._open[host]
+        network = network_of(host)
+        self._open[network] -= 1
+        if not self._open[network]:
+            del self._open[network]

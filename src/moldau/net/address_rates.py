@@ -3,6 +3,7 @@
 from typing import Final
 
 from moldau.model.clock import Clock
+from moldau.net.networks import network_of
 
 _BURST_SECONDS: Final = 2.0
 """An address that was quiet may open the connections of this long at once."""
@@ -19,11 +20,11 @@ class AddressRates:
 
     def allows(self, host: str) -> bool:
         """Whether one more connection is within the rate; counts it then."""
-        now = self._clock.monotonic()
-        tokens, counted_at = self._buckets.pop(host, (self._full, now))
+        network, now = network_of(host), self._clock.monotonic()
+        tokens, counted_at = self._buckets.pop(network, (self._full, now))
         tokens = min(self._full, tokens + (now - counted_at) * self.per_second_max)
         is_allowed = tokens >= 1
-        self._buckets[host] = (tokens - 1 if is_allowed else tokens, now)
+        self._buckets[network] = (tokens - 1 if is_allowed else tokens, now)
         if len(self._buckets) > _ADDRESSES_MAX:
             # The least recent has had the longest time to fill up again.
             del self._buckets[next(iter(self._buckets))]

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from moldau.model.clock import Clock
+from moldau.net.networks import network_of
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,7 @@ class FailureLog:
     def warn(self, address: str, reason: str) -> None:
         """`address` is HOST:PORT of the client; its port does not count."""
         self.failures_total += 1
-        host = address.rpartition(":")[0]
-        logged = self._known(host)
+        logged = self._known(network_of(address.rpartition(":")[0]))
         if logged is None:
             self._left_out += 1
             return
@@ -55,9 +55,9 @@ class FailureLog:
         self._left_out = 0
         log.warning("connection from %s%s closed: %s%s", address, self._where, reason, more)
 
-    def _known(self, host: str) -> _Logged | None:
+    def _known(self, network: str) -> _Logged | None:
         now = self._clock.monotonic()
-        logged = self._logged.get(host)
+        logged = self._logged.get(network)
         if logged is None:
             if len(self._logged) >= _ADDRESSES_MAX:
                 self._forget_old(now)
@@ -67,11 +67,11 @@ class FailureLog:
             return logged
         else:
             self._left_out += logged.left_out
-        logged = self._logged[host] = _Logged(now)
+        logged = self._logged[network] = _Logged(now)
         return logged
 
     def _forget_old(self, now: float) -> None:
-        for host, logged in list(self._logged.items()):
+        for network, logged in list(self._logged.items()):
             if now - logged.since >= _REPEAT_SECONDS:
                 self._left_out += logged.left_out
-                del self._logged[host]
+                del self._logged[network]

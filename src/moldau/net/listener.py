@@ -18,6 +18,7 @@ from moldau.net.failure_log import FailureLog
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.connection import TlsConnection
 from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.net.tls.handshakes import Handshakes
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,13 @@ class Listener:
             None if rate is None else AddressRates(rate, clock),
         )
         self.failures = FailureLog(clock, name)
-        self.handshakes = Handshakes(loop, clock, limits.handshake_seconds_max, self.failures)
+        self.handshakes = Handshakes(
+            loop,
+            clock,
+            limits.handshake_seconds_max,
+            self.failures,
+            (tls and tls.turns) or HandshakeTurns(loop, clock),
+        )
         self._sockets = sockets
         self._loop = loop
         self._handler = handler

@@ -40,6 +40,7 @@ from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.model.topology import Listeners
 from moldau.net.peers.methods import PeerMethod
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.raft.membership import NO_BROKER
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
@@ -112,7 +113,7 @@ class BrokerServer:
         self._scrub: Scrubber | None = None
         self._leaderships = 0
         self._ports: list[ReservedPort] = []
-        self._certificates = Certificates(config)
+        self._certificates = Certificates(config, HandshakeTurns(self._loop, clock))
         self._kafka: KafkaServer | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcServer | None = None

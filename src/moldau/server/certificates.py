@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from moldau.model.errors import ConfigError
 from moldau.net.tls.contexts import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.server.config.listeners import listeners_for, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
@@ -38,8 +39,9 @@ def tls_files(config: ServerConfig, listener: ListenerConfig) -> TlsFiles | None
 class Certificates:
     """The TLS contexts of all listeners."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, turns: HandshakeTurns | None = None) -> None:
         self._config = config
+        self._turns = turns
         self._contexts: dict[TlsFiles, TlsContexts] = {}
 
     def load(self) -> None:
@@ -54,7 +56,7 @@ class Certificates:
             return None
         found = self._contexts.get(files)
         if found is None:
-            found = self._contexts[files] = TlsContexts(files)
+            found = self._contexts[files] = TlsContexts(files, self._turns)
         return found
 
     def of_protocol(self, protocol: ListenerProtocol) -> TlsContexts | None:

@@ -154,6 +154,15 @@ def test_a_connection_ends_with_the_certificate_of_its_client(world, monkeypatch
             ask(client)
 
 
+def test_a_certificate_that_cannot_be_parsed_ends_the_connection(world):
+    context = world.client(world.odd_client_files())
+    with served(tls=world.contexts(mtls=True)) as found:
+        with pytest.raises(ConnectionError), connected(found.port, context) as client:
+            ask(client)
+        with connected(found.port, world.client(world.client_files())) as client:
+            assert ask(client)[0] == 200
+
+
 def test_a_client_certificate_is_a_user(world):
     """With mTLS, HTTP needs no password, and rights are those of the certificate's subject."""
     settings = {

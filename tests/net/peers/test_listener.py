@@ -131,6 +131,32 @@ def test_unknown_clients_that_wait_do_not_keep_a_peer_out(monkeypatch: pytest.Mo
     run(scenario)
 
 
+def test_a_flood_of_one_address_does_not_close_the_handshake_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_listener, "_UNPROVEN_MAX", 8)
+
+    async def scenario() -> None:
+        handler = Handler()
+        async with listening(handler) as (listener, port):
+            # A peer that is slow: it is older than all others.
+            caller = CallerHandshake(peer_secret(), HELLO)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=("127.0.0.2", 0)
+            )
+            writer.write(framed(caller.hello))
+            challenge = await read_framed(reader)
+            clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            for one, _ in clients[:12]:
+                assert await one.read() == b""
+            writer.write(framed(caller.prove(challenge)))
+            await until(lambda: listener.peers == [ONE], "the peer is connected")
+            for _, each in (*clients, (reader, writer)):
+                each.close()
+
+    run(scenario)
+
+
 def test_unknown_clients_are_logged_once_per_address(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with listening(Handler()) as (listener, port):

@@ -20,7 +20,8 @@ from moldau.net.buffers import ByteBudget
 from moldau.net.connection import Connection, DeferredReply
 from moldau.net.tls import handshakes
 from moldau.net.tls.connection import TlsConnection
-from moldau.net.tls.handshake_time import HandshakeTime
+from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -383,10 +384,11 @@ async def test_handshakes_above_their_share_of_time_wait_and_succeed(world, monk
         wait_for_turn(connection)
 
     monkeypatch.setattr(TlsConnection, "wait_for_turn", counted)
-    async with listening(Recorder(echo), tls=world.contexts()) as (listener, port):
-        # So little that each handshake uses it up.
-        listener.handshakes._time = HandshakeTime(SystemClock(), share_max=0.01)
-        listener.handshakes.took(0.02)
+    # So little that each handshake uses it up.
+    turns = HandshakeTurns(asyncio.get_running_loop(), SystemClock(), share_max=0.01)
+    turns.took(0.02)
+    tls = TlsContexts(world.files(), turns)
+    async with listening(Recorder(echo), tls=tls) as (_, port):
         opened = await asyncio.gather(*(connect(port, world.client()) for _ in range(4)))
         for reader, writer in opened:
             writer.write(framed(b"x"))

@@ -1,4 +1,7 @@
-"""Certificates of clients that expire, or whose authority is removed, while TLS sessions last."""
+"""Certificates of clients that expire, or whose authority is removed, while TLS sessions last.
+
+And those whose expiry cannot be read.
+"""
 
 import asyncio
 import socket
@@ -12,7 +15,7 @@ from tls_world import TlsWorld
 from moldau.model.ids import TimestampMs
 from moldau.net import listener as listener_module
 from moldau.server.clock import SystemClock
-from moldau.testing.waiting import wait_seconds_max
+from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -111,3 +114,26 @@ async def test_a_session_is_not_resumed_after_its_authority_was_removed(world) -
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.to_thread(visit, port, context, session)
         assert handler.frames == [b"x"]
+
+
+def reply_to(context: ssl.SSLContext, port: int) -> bytes:
+    """What a client gets; nothing if the broker ends its connection."""
+    try:
+        return visit(port, context)[2]
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_certificate_that_cannot_be_parsed_is_refused(
+    world, caplog, version
+) -> None:
+    handler = Recorder(echo)
+    context = world.client(world.odd_client_files())
+    context.minimum_version = context.maximum_version = version
+    async with listening(handler, tls=world.contexts(mtls=True)) as (listener, port):
+        assert await asyncio.to_thread(reply_to, context, port) == b""
+        await until(lambda: listener.connection_count == 0, "no connection")
+        assert len(listener.handshakes) == 0
+    assert handler.frames == []
+    assert "the client's certificate is not valid" in caplog.text

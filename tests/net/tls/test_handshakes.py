@@ -10,6 +10,7 @@ from handler_calls import LoopClock
 from harness.virtual_loop import run_virtually
 from moldau.net.failure_log import FailureLog
 from moldau.net.tls import handshakes
+from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.net.tls.handshakes import Handshakes
 
 STEP_SECONDS = 0.05
@@ -49,8 +50,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def made(seconds_max: float = 10.0) -> Handshakes:
-    clock = LoopClock()
-    return Handshakes(asyncio.get_running_loop(), clock, seconds_max, FailureLog(clock))
+    loop, clock = asyncio.get_running_loop(), LoopClock()
+    turns = HandshakeTurns(loop, clock)
+    return Handshakes(loop, clock, seconds_max, FailureLog(clock), turns)
 
 
 def test_the_oldest_of_an_address_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +114,29 @@ def test_the_second_step_comes_before_first_ones() -> None:
         while log.count("good") < 2:
             await asyncio.sleep(0.01)
         assert log[at_once:].index("good") == 0
+
+    run(check())
+
+
+def test_second_steps_do_not_starve_first_ones() -> None:
+    """A client can get a cheap first answer: its second step has the cost of the handshake."""
+
+    async def check() -> None:
+        running = made(seconds_max=1000.0)
+        log: list[str] = []
+        bad = [HalfOpen(running, f"bad-{number}", log) for number in range(100)]
+        for each in bad:
+            each.is_answered = True
+            each.receive()
+        good = [HalfOpen(running, f"good-{number}", log) for number in range(10)]
+        for each in good:
+            each.receive()
+        at_once = len(log)
+        await asyncio.sleep(100 * STEP_SECONDS)
+        taken = log[at_once : at_once + 20]
+        assert [host for host in taken if host.startswith("good")] == [
+            f"good-{number}" for number in range(10)
+        ]
 
     run(check())
 

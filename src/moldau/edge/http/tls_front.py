@@ -2,7 +2,8 @@
 
 asyncio's own servers count no connection before its handshake is complete, and wait a minute for
 it. Here handshakes are bounded in number and time, a client that speaks plain HTTP gets an error
-in plain HTTP, and each handshake uses the newest certificate.
+in plain HTTP, and each handshake uses the newest certificate. A connection waits for its turn
+before its handshake, and what asyncio then does for it is measured.
 """
 
 import asyncio
@@ -11,16 +12,18 @@ import logging
 import socket
 import ssl
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.model.clock import Clock
 from moldau.net.address_rates import AddressRates
+from moldau.net.by_address import ByAddress
 from moldau.net.failure_log import FailureLog
 from moldau.net.tls.channel import HANDSHAKE_RECORD, describe
 from moldau.net.tls.contexts import TlsContexts
+from moldau.net.tls.handshake_turns import HandshakeTurns
+from moldau.net.tls.measured import MeasuringContext
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,8 @@ _ACCEPTS_PER_TURN: Final = 64
 _PAUSE_SECONDS: Final = 0.5
 """After the system has refused a connection, for example because no descriptor is left."""
 
+_SET_UP_SECONDS: Final = 0.0005
+"""What a connection costs besides the steps of its handshake."""
 _PLAIN_SECONDS: Final = 2.0
 _PLAIN_BYTES: Final = 64 * 1024
 
@@ -48,14 +53,16 @@ class TlsFront:
         """`plain_reply` is for clients that speak plain HTTP."""
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
         self._socket = sock
-        self._tls = tls
+        self._turns = tls.turns or HandshakeTurns(self._loop, clock)
+        self._context = MeasuringContext(lambda: tls.server, self._turns.took)
+        self._waiting: ByAddress[asyncio.Future[None]] = ByAddress()
+        """Those whose handshake has to wait for its turn."""
         self._make_protocol = make_protocol
         self._limits = limits
         self._counted = counted
         self._failures = failures
         self._plain_reply = plain_reply
-        self._handshakes: dict[asyncio.Task[None], str] = {}
-        """With their addresses; the oldest first."""
+        self._handshakes: ByAddress[asyncio.Task[None]] = ByAddress()
         self._rates = AddressRates(limits.tls_per_second_per_address_max, clock)
         self._is_closed = False
 
@@ -68,8 +75,8 @@ class TlsFront:
         if not self._is_closed:
             self._is_closed = True
             self._loop.remove_reader(self._socket)
-            for task in self._handshakes:
-                task.cancel()
+            while self._handshakes:
+                self._handshakes.take_next().cancel()
 
     def _resume(self) -> None:
         if not self._is_closed:
@@ -98,26 +105,23 @@ class TlsFront:
             if len(self._handshakes) >= self._limits.connections_max:
                 self._close_oldest()
             connection.setblocking(False)
-            task = self._loop.create_task(self._serve(connection, f"{host}:{address[1]}"))
-            self._handshakes[task] = host
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
+            task = self._loop.create_task(self._serve(connection, host, address[1]))
+            self._handshakes.add(task, host)
+            task.add_done_callback(self._handshakes.remove)
 
     def _close_oldest(self) -> None:
-        """Of the address that has most: who sends nothing shuts nobody out."""
         self._counted.refused_total += 1
-        ((most, _),) = Counter(self._handshakes.values()).most_common(1)
-        oldest = next(task for task, host in self._handshakes.items() if host == most)
-        self._ended(oldest)
+        oldest = self._handshakes.oldest_of_most()
+        self._handshakes.remove(oldest)
         oldest.cancel()
 
-    async def _serve(self, connection: socket.socket, address: str) -> None:
-        seconds_max = self._limits.request_seconds_max
+    async def _serve(self, connection: socket.socket, host: str, port: int) -> None:
+        seconds_max, address = self._limits.request_seconds_max, f"{host}:{port}"
         try:
             async with asyncio.timeout(seconds_max):
                 first = await self._first_byte(connection)
+                if first == bytes([HANDSHAKE_RECORD]):
+                    await self._wait_for_turn(host)
             if first != bytes([HANDSHAKE_RECORD]):
                 if first:
                     self._failures.warn(address, "plain HTTP, but the listener uses TLS")
@@ -127,7 +131,7 @@ class TlsFront:
             await self._loop.connect_accepted_socket(
                 self._make_protocol,
                 connection,
-                ssl=self._tls.server,
+                ssl=self._context,
                 ssl_handshake_timeout=seconds_max,
             )
         except ssl.SSLError as error:
@@ -142,6 +146,26 @@ class TlsFront:
         except asyncio.CancelledError:
             connection.close()
             raise
+
+    async def _wait_for_turn(self, host: str) -> None:
+        if not self._waiting and self._turns.is_free():
+            self._turns.took(_SET_UP_SECONDS)
+            return
+        turn = self._loop.create_future()
+        self._waiting.add(turn, host)
+        self._turns.ask(self._give_turn)
+        try:
+            await turn
+        finally:
+            self._waiting.remove(turn)
+
+    def _give_turn(self) -> bool:
+        turn = self._waiting.take_next() if self._waiting else None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+            # Now: otherwise all that wait would get a turn before the first one is measured.
+            self._turns.took(_SET_UP_SECONDS)
+        return bool(self._waiting)
 
     async def _answer_plainly(self, connection: socket.socket) -> None:
         """Closing with unread data would reset the connection, and the client see no reply."""

@@ -88,7 +88,12 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._keep_certificate(transport)
+        try:
+            self._keep_certificate(transport)
+        except ValueError:
+            # One that cannot be parsed, and so never expires.
+            transport.abort()
+            return
         host = self.client[0] if self.client else ""
         reason = self.addresses.refusal(host)
         if len(self.connections) > self.limits.connections_max:

@@ -16,6 +16,7 @@ from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
 from moldau.net.buffers import ByteBudget
+from moldau.net.by_address import ByAddress
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_MAX, FrameKind
@@ -53,8 +54,8 @@ _CONNECTIONS_MAX: Final = 4096
 _TLS_PER_SECOND_MAX: Final = 50
 """New connections of one address: a broker needs a few at a restart of another one."""
 _UNPROVEN_MAX: Final = 512
-"""Connections in their handshake. Of more than that the oldest is closed: peers need only
-milliseconds, so unknown clients that wait cannot keep them out."""
+"""Connections in their handshake. Of more than that the oldest of the address with most is closed:
+unknown clients that wait, or come at a high rate, do not keep peers out."""
 _REFUSALS_KNOWN_MAX: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _KINDS: Final = {int(kind): kind for kind in FrameKind}
@@ -123,8 +124,7 @@ class PeerListener:
         self._handshake_seconds_max = handshake_seconds_max
         self._connections: dict[BrokerId, Connection] = {}
         self._refusals: dict[BrokerId, str] = {}
-        self._unproven: dict[Connection, None] = {}
-        """In the order of their arrival."""
+        self._unproven: ByAddress[Connection] = ByAddress()
         self.refused_total = 0
         self._listener = Listener(
             loop=loop,
@@ -175,9 +175,10 @@ class PeerListener:
     # ---- frames
 
     def _await_handshake(self, connection: Connection) -> None:
-        self._unproven[connection] = None
+        self._unproven.add(connection, connection.address.rpartition(":")[0])
         if len(self._unproven) > _UNPROVEN_MAX:
-            self._close_unproven(next(iter(self._unproven)), "too many wait in the handshake")
+            oldest = self._unproven.oldest_of_most()
+            self._close_unproven(oldest, "too many wait in the handshake")
         self._loop.call_later(self._handshake_seconds_max, self._close_unfinished, connection)
 
     def _close_unfinished(self, connection: Connection) -> None:
@@ -233,7 +234,7 @@ class PeerListener:
         earlier = self._connections.get(hello.sender)
         if earlier is not None:
             earlier.close("replaced by a new connection of the peer")
-        del self._unproven[connection]
+        self._unproven.remove(connection)
         connection.state = _Peer(hello)
         connection.set_limits(_PEER_LIMITS)
         self._connections[hello.sender] = connection
@@ -262,7 +263,7 @@ class PeerListener:
     def on_closed(self, connection: Connection) -> None:
         peer = connection.state
         if not isinstance(peer, _Peer):
-            self._unproven.pop(connection, None)
+            self._unproven.remove(connection)
             return
         sender = peer.hello.sender
         if self._connections.get(sender) is connection:

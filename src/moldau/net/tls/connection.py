@@ -347,9 +347,13 @@ class TlsConnection(TlsWriting, Connection):
             self.is_answered = True
             self._push(tls)
         if is_done and not self.is_closed:
+            try:
+                self.peer_certificate = found = tls.peer_certificate
+            except ValueError:
+                self.refuse("the client's certificate is not valid")
+                return
             self._is_secured = True
             self._handshakes.ended(self)
-            self.peer_certificate = found = tls.peer_certificate
             self._expires_ms = None if found is None else found.expires_at * 1000
             if self.is_expired:
                 # A session of TLS 1.2 that is resumed does not verify it again.

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from moldau.model.errors import ConfigError
 from moldau.model.secret import Secret
+from moldau.net.tls.handshake_turns import HandshakeTurns
+from moldau.net.tls.measured import MeasuredSslObject
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -78,9 +80,11 @@ class _Loaded(NamedTuple):
 class TlsContexts:
     """The contexts of one set of files. `reload` loads them again if they have changed."""
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, turns: HandshakeTurns | None = None) -> None:
         """Raises ConfigError."""
         self.files = files
+        self.turns = turns
+        """Of all listeners of a broker; None: a listener has its own."""
         self._seen = _fingerprint(files)
         self._failed: object = None
         self._loaded = self._load()
@@ -170,13 +174,19 @@ class TlsContexts:
 
 
 def peer_certificate(connection: ssl.SSLObject) -> PeerCertificate | None:
-    """The certificate of the other side; None if it has sent none."""
+    """The certificate of the other side; None if it has sent none.
+
+    Raises ValueError: OpenSSL accepts some that cannot be parsed.
+    """
     encoded = connection.getpeercert(binary_form=True)
     if encoded is None:
         return None
     from cryptography import x509
 
-    return described(x509.load_der_x509_certificate(encoded))
+    try:
+        return described(x509.load_der_x509_certificate(encoded))
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from error
 
 
 def described(certificate: "x509.Certificate") -> PeerCertificate:
@@ -213,6 +223,7 @@ def _fingerprint(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
 
 def _server_context(files: TlsFiles, cert_file: str, key_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = MeasuredSslObject
     _harden(context)
     # A resumed session would outlive the expiry, or the removal, of a client's certificate.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE

@@ -2,16 +2,18 @@
 
 At the limit the oldest one is closed, not the newest refused: who holds connections open without a
 word shuts nobody out. Steps of handshakes that have to wait for their time are taken address by
-address, so that one address delays another by one step only; clients that have come as far as
-to answer the broker go first.
+address, so that one address delays another by one step only. Clients that have come as far as to
+answer the broker take every second turn: not all, since a broker's first answer can be cheap, and
+what it has to do next is not.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle
+from asyncio import AbstractEventLoop
 from typing import Final, Protocol
 
 from moldau.model.clock import Clock
+from moldau.net.by_address import ByAddress
 from moldau.net.failure_log import FailureLog
-from moldau.net.tls.handshake_time import HandshakeTime
+from moldau.net.tls.handshake_turns import HandshakeTurns
 
 HANDSHAKES_MAX: Final = 2048
 HANDSHAKES_PER_ADDRESS_MAX: Final = 512
@@ -37,21 +39,26 @@ class HalfOpen(Protocol):
 
 class Handshakes:
     def __init__(
-        self, loop: AbstractEventLoop, clock: Clock, seconds_max: float, failures: FailureLog
+        self,
+        loop: AbstractEventLoop,
+        clock: Clock,
+        seconds_max: float,
+        failures: FailureLog,
+        turns: HandshakeTurns,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._seconds_max = seconds_max
         self._failures = failures
-        self._time = HandshakeTime(clock)
+        self._turns = turns
         self._running: dict[HalfOpen, tuple[str, float]] = {}
         """The address and the start of each; the oldest first."""
-        self._by_address: dict[str, dict[HalfOpen, None]] = {}
-        self._second: dict[str, dict[HalfOpen, None]] = {}
-        """Those that wait for their turn, by address; both in the order of their turns."""
-        self._first: dict[str, dict[HalfOpen, None]] = {}
-        """The same for their first step; the others come before them."""
-        self._turn: TimerHandle | None = None
+        self._by_address: ByAddress[HalfOpen] = ByAddress()
+        self._first: ByAddress[HalfOpen] = ByAddress()
+        """Those that wait for the turn of their first step."""
+        self._second: ByAddress[HalfOpen] = ByAddress()
+        """The same for their next steps."""
+        self._is_firsts_turn = False
         self._is_timed = False
 
     def __len__(self) -> int:
@@ -59,25 +66,24 @@ class Handshakes:
 
     def began(self, connection: HalfOpen, host: str) -> None:
         self._running[connection] = (host, self._clock.monotonic())
-        same = self._by_address.setdefault(host, {})
-        same[connection] = None
+        self._by_address.add(connection, host)
+        same = self._by_address.of_same(connection)
         if len(same) > HANDSHAKES_PER_ADDRESS_MAX:
-            self._close_oldest(same, f"{HANDSHAKES_PER_ADDRESS_MAX} handshakes per address")
+            limit = f"{HANDSHAKES_PER_ADDRESS_MAX} handshakes per address"
+            self._close_oldest(next(iter(same)), limit)
         elif len(self._running) > HANDSHAKES_MAX:
-            most = max(self._by_address.values(), key=len)
-            self._close_oldest(most, f"{HANDSHAKES_MAX} handshakes in progress")
+            limit = f"{HANDSHAKES_MAX} handshakes in progress"
+            self._close_oldest(self._by_address.oldest_of_most(), limit)
         self._watch()
 
     def ended(self, connection: HalfOpen) -> None:
         """It is complete, or the connection is closed."""
-        found = self._running.pop(connection, None)
-        if found is not None:
-            _remove(self._by_address, found[0], connection)
-            _remove(self._first, found[0], connection)
-            _remove(self._second, found[0], connection)
+        if self._running.pop(connection, None) is not None:
+            for group in (self._by_address, self._first, self._second):
+                group.remove(connection)
 
-    def _close_oldest(self, connections: dict[HalfOpen, None], limit: str) -> None:
-        self._close(next(iter(connections)), f"limit of {limit} reached, and it is the oldest")
+    def _close_oldest(self, connection: HalfOpen, limit: str) -> None:
+        self._close(connection, f"limit of {limit} reached, and it is the oldest")
 
     def _close(self, connection: HalfOpen, reason: str) -> None:
         self._failures.warn(connection.address, reason)
@@ -87,36 +93,28 @@ class Handshakes:
 
     def has_turn(self, connection: HalfOpen) -> bool:
         """Whether it may take a step now; otherwise it has to wait, and is called."""
-        if not self._first and not self._second and not self._time.wait_seconds():
+        if not self._first and not self._second and self._turns.is_free():
             return True
         found = self._running.get(connection)
         if found is not None:
             waiting = self._second if connection.is_answered else self._first
-            waiting.setdefault(found[0], {})[connection] = None
+            waiting.add(connection, found[0])
             connection.wait_for_turn()
-            self._await_turn()
+            self._turns.ask(self._give_turn)
         return False
 
     def took(self, seconds: float) -> None:
         """A step of a handshake took so long."""
-        self._time.took(seconds)
+        self._turns.took(seconds)
 
-    def _await_turn(self) -> None:
-        if self._turn is None and (self._first or self._second):
-            self._turn = self._loop.call_later(self._time.wait_seconds(), self._give_turns)
-
-    def _give_turns(self) -> None:
-        self._turn = None
-        while (waiting := self._second or self._first) and not self._time.wait_seconds():
-            host = next(iter(waiting))
-            same = waiting.pop(host)
-            connection = next(iter(same))
-            del same[connection]
-            if same:
-                # Behind the other addresses.
-                waiting[host] = same
-            connection.take_turn()
-        self._await_turn()
+    def _give_turn(self) -> bool:
+        """One turn; returns whether more wait."""
+        first, second = self._first, self._second
+        waiting = (first or second) if self._is_firsts_turn else (second or first)
+        self._is_firsts_turn = waiting is second
+        if waiting:
+            waiting.take_next().take_turn()
+        return bool(first or second)
 
     # ---- deadline
 
@@ -137,11 +135,3 @@ class Handshakes:
                 break
             self._close(connection, f"no TLS handshake within {self._seconds_max:g} s")
         self._watch()
-
-
-def _remove(by_address: dict[str, dict[HalfOpen, None]], host: str, connection: HalfOpen) -> None:
-    same = by_address.get(host)
-    if same is not None:
-        same.pop(connection, None)
-        if not same:
-            del by_address[host]

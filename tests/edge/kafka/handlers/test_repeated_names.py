@@ -13,6 +13,7 @@ from moldau.wire.messages.describe_configs import DescribeConfigsRequest, Descri
 from moldau.wire.messages.describe_groups import DescribeGroupsRequest
 from moldau.wire.messages.describe_producers import (
     DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeProducersTopic,
 )
 from moldau.wire.messages.describe_topic_partitions import (
@@ -26,6 +27,7 @@ from moldau.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestGroupTopic,
+    OffsetFetchResponse,
 )
 from moldau.wire.registry import RESPONSES, ApiKey
 from moldau.wire.schema import Request
@@ -79,7 +81,7 @@ def test_a_repeated_partition_is_answered_once() -> None:
         for indexes in ([0, 1, 0], [1, 2])
     ]
     request = DescribeProducersRequest(topics=asked)
-    found = ask(APIS[request.API_KEY], world().session(ALICE), request, RESPONSES[request.API_KEY])
+    found = ask(APIS[request.API_KEY], world().session(ALICE), request, DescribeProducersResponse)
     (partitions,) = [each.partitions for each in found.topics]
     assert [each.partition_index for each in partitions] == [0, 1, 2]
 
@@ -93,7 +95,7 @@ def test_a_group_may_be_asked_for_some_topics_here_and_others_there() -> None:
     ]
     key = OffsetFetchRequest.API_KEY
     request = OffsetFetchRequest(groups=groups)
-    found = ask(APIS[key], world().session(ALICE), request, RESPONSES[key], 9)
+    found = ask(APIS[key], world().session(ALICE), request, OffsetFetchResponse, 9)
     assert len(found.groups) == 2
 
 
