@@ -13,14 +13,19 @@ from typing import Any, cast
 
 import pytest
 from guarded_calls import ALICE
-from handler_calls import Asked
+from handler_calls import Asked, FakeCluster, FakeConnection, broker_of, brokers, image, topic
 from kafka_refusals import WALKS
 from refusal_world import served_versions, world
 
+from moldau.api.session import Sessions
 from moldau.edge.kafka import large_requests
+from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handlers import fetch, produce
 from moldau.edge.kafka.served_apis import APIS
 from moldau.model.errors import PeerProtocolError
+from moldau.net.connection import Connection
+from moldau.wire.framing import frame_request
+from moldau.wire.messages.metadata import MetadataRequest
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response
 
@@ -113,10 +118,15 @@ class Calls:
     """Counts calls of functions between two turns of the event loop."""
 
     def __init__(self) -> None:
-        self.most = self._now = 0
+        self.most = self.all = self._now = 0
 
     def count(self, frame: FrameType, event: str, argument: object) -> None:
         self._now += event == "call"
+
+    def count_builtins(self, frame: FrameType, event: str, argument: object) -> None:
+        """Those too: all that an encoder calls are."""
+        self._now += event in ("call", "c_call")
+        self.all += event in ("call", "c_call")
 
     async def watch(self) -> None:
         while True:
@@ -158,3 +168,35 @@ async def test_no_turn_handles_all_names(
     await most_calls_in_a_turn(request_, version)
     found = await most_calls_in_a_turn(with_many(request_, path), version)
     assert found <= CALLS_PER_NAME_MAX * NAMES
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(100, 50), (1, 5000)])
+@pytest.mark.parametrize("version", [1, 12])
+async def test_no_turn_describes_and_encodes_all_topics_of_a_large_cluster(
+    topics: int, partitions: int, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
+    known = [topic(f"t{number}", *[(1,)] * partitions) for number in range(topics)]
+    sessions = Sessions(broker_of(FakeCluster(image(brokers(1), *known))))
+    dispatcher = Dispatcher(sessions, APIS)
+    connection = FakeConnection()
+    chunks = frame_request(MetadataRequest(topics=None), version, 1, "test")
+    frame = b"".join(bytes(cast("bytes", chunk)) for chunk in chunks)[4:]
+    calls = Calls()
+    # The first makes the codec, which is not what is counted.
+    for count in (None, calls.count_builtins):
+        watching = asyncio.create_task(calls.watch())
+        await asyncio.sleep(0)
+        sys.setprofile(count)
+        try:
+            dispatcher.on_frame(cast("Connection", connection), memoryview(frame))
+            await asyncio.sleep(0)
+            while dispatcher._tasks:
+                await asyncio.sleep(0)
+        finally:
+            sys.setprofile(None)
+            watching.cancel()
+    first, second = connection.replies
+    assert first == second
+    assert len(second) > topics * partitions * 20
+    assert calls.most < calls.all / 4

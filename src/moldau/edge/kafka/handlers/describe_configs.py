@@ -2,7 +2,7 @@
 
 from moldau.api.types import ConfigEntry, ResourceKind
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import Steps, in_turns
+from moldau.edge.kafka.large_requests import Steps, different, in_turns
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -17,10 +17,14 @@ from moldau.wire.messages.describe_configs import (
 @in_turns
 def handle(call: Call, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
     results = []
-    for resource in request.resources:
+    for resource in different(request.resources, _key):
         yield
         results.append(_describe(call, request, resource))
     return DescribeConfigsResponse(results=results)
+
+
+def _key(resource: DescribeConfigsResource) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
 
 
 def _describe(

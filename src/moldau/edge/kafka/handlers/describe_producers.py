@@ -18,15 +18,18 @@ from moldau.wire.messages.describe_producers import (
 @in_turns
 def handle(call: Call, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
     describe = call.session.offsets.producers
-    topics = []
+    wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in wanted.items():
         partitions = []
-        for index in topic.partition_indexes:
+        for index in indexes:
             yield
             answer = DescribeProducersResponsePartition(partition_index=index, active_producers=[])
             partitions.append(answer)
             try:
-                described = describe(topic.name, index)
+                described = describe(name, index)
             except RefusedError as error:
                 answer.error_code = error.code
                 answer.error_message = error.message or None
@@ -42,7 +45,7 @@ def handle(call: Call, request: DescribeProducersRequest) -> Steps[DescribeProdu
                 )
                 for each in described
             ]
-        topics.append(DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
+        topics.append(DescribeProducersResponseTopic(name=name, partitions=partitions))
     return DescribeProducersResponse(topics=topics)
 
 

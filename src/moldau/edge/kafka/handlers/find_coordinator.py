@@ -20,7 +20,9 @@ async def handle(call: Call, request: FindCoordinatorRequest) -> FindCoordinator
     if call.version >= _KEYS_FROM:
         # Each may have to wait for an election.
         found_all = await query_each(
-            request.coordinator_keys, partial(_find, call, request.key_type), _refused
+            list(dict.fromkeys(request.coordinator_keys)),
+            partial(_find, call, request.key_type),
+            _refused,
         )
         return FindCoordinatorResponse(coordinators=found_all)
     found = await _find(call, request.key_type, request.key)

@@ -8,7 +8,7 @@ from moldau.api.types import Topic
 from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_cluster, on_topic
 from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import Steps, in_turns, turns_of
+from moldau.edge.kafka.large_requests import Steps, finish, in_turns
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, BrokerId
@@ -26,6 +26,9 @@ _EMPTY_MEANS_NONE_FROM = 1
 _NULL_NAME_FROM = 12
 _CREATE_MS_MAX = 5000
 """Later requests of the connection wait as long."""
+_PARTITIONS_PER_STEP = 50
+_Wide = tuple[Topic, list[MetadataResponsePartition]]
+"""A topic with more partitions than that, and those that are described."""
 
 
 @in_turns
@@ -33,26 +36,33 @@ def handle(
     call: Call, request: MetadataRequest
 ) -> Steps[MetadataResponse | Coroutine[Any, Any, MetadataResponse]]:
     topics = request.topics
-    alive = call.session.cluster.alive
-    found = []
     if topics is None or (not topics and call.version < _EMPTY_MEANS_NONE_FROM):
+        alive = call.session.cluster.alive
+        found = []
+        wide: list[_Wide] = []
         for topic in call.session.topics.all():
             yield
-            found.append(_describe(call, request, topic, alive))
+            found.append(_describe(call, request, topic, alive, wide))
+        yield from _describe_rest(call, wide, alive)
         return _respond(call, request, found)
+    if len(topics) > 1:
+        topics = list({_key(wanted): wanted for wanted in topics}.values())
     if request.allow_auto_topic_creation and call.session.auto_create_topics:
-        # Without duplicates.
-        missing: dict[str, None] = {}
+        missing = []
         for wanted in topics:
             yield
             if wanted.name is not None and _is_missing(call, wanted.name):
-                missing[wanted.name] = None
+                missing.append(wanted.name)
         if missing:
-            return _create_then_respond(call, request, topics, list(missing))
-    for wanted in topics:
-        yield
-        found.append(_look_up(call, request, wanted, {}, alive))
-    return _respond(call, request, found)
+            return _create_then_respond(call, request, topics, missing)
+    return (yield from _look_up_each(call, request, topics, {}))
+
+
+def _key(wanted: MetadataRequestTopic) -> str | bytes:
+    """What the topic is looked up by, see `_look_up`."""
+    if wanted.name is None or wanted.topic_id != NO_TOPIC_ID:
+        return wanted.topic_id
+    return wanted.name
 
 
 def _is_missing(call: Call, name: str) -> bool:
@@ -77,8 +87,22 @@ async def _create_then_respond(
         for name, refusal in zip(missing, refusals, strict=True)
         if refusal is not None
     }
+    return await finish(_look_up_each(call, request, topics, refused))
+
+
+def _look_up_each(
+    call: Call,
+    request: MetadataRequest,
+    topics: list[MetadataRequestTopic],
+    refused: dict[str, ErrorCode],
+) -> Steps[MetadataResponse]:
     alive = call.session.cluster.alive
-    found = [_look_up(call, request, topic, refused, alive) async for topic in turns_of(topics)]
+    found = []
+    wide: list[_Wide] = []
+    for wanted in topics:
+        yield
+        found.append(_look_up(call, request, wanted, refused, alive, wide))
+    yield from _describe_rest(call, wide, alive)
     return _respond(call, request, found)
 
 
@@ -88,6 +112,7 @@ def _look_up(
     wanted: MetadataRequestTopic,
     refused: dict[str, ErrorCode],
     alive: frozenset[BrokerId],
+    wide: list[_Wide],
 ) -> MetadataResponseTopic:
     topics = call.session.topics
     try:
@@ -98,7 +123,7 @@ def _look_up(
             unknown = refused.get(wanted.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             topic = topics.find(wanted.name)
         if topic is not None:
-            return _describe(call, request, topic, alive)
+            return _describe(call, request, topic, alive, wide)
     except RefusedError as error:
         unknown = error.code
     name = wanted.name
@@ -110,21 +135,16 @@ def _look_up(
 
 
 def _describe(
-    call: Call, request: MetadataRequest, topic: Topic, alive: frozenset[BrokerId]
+    call: Call,
+    request: MetadataRequest,
+    topic: Topic,
+    alive: frozenset[BrokerId],
+    wide: list[_Wide],
 ) -> MetadataResponseTopic:
-    placements = placements_of(call.session, topic, topic.partitions, alive)
-    partitions = [
-        MetadataResponsePartition(
-            error_code=error,
-            partition_index=index,
-            leader_id=leader,
-            leader_epoch=epoch,
-            replica_nodes=replicas,
-            isr_nodes=in_sync,
-            offline_replicas=offline,
-        )
-        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(placements)
-    ]
+    """With its first partitions; if it has more, it is added to `wide`."""
+    partitions = _partitions(call, topic, 0, alive)
+    if len(partitions) < len(topic.partitions):
+        wide.append((topic, partitions))
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -134,6 +154,34 @@ def _describe(
         if request.include_topic_authorized_operations
         else NOT_REQUESTED,
     )
+
+
+def _describe_rest(call: Call, wide: list[_Wide], alive: frozenset[BrokerId]) -> Steps[None]:
+    for topic, partitions in wide:
+        while len(partitions) < len(topic.partitions):
+            yield
+            partitions += _partitions(call, topic, len(partitions), alive)
+
+
+def _partitions(
+    call: Call, topic: Topic, first: int, alive: frozenset[BrokerId]
+) -> list[MetadataResponsePartition]:
+    """As many as one step may describe."""
+    some = topic.partitions[first : first + _PARTITIONS_PER_STEP]
+    return [
+        MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=replicas,
+            isr_nodes=in_sync,
+            offline_replicas=offline,
+        )
+        for index, (error, leader, epoch, replicas, in_sync, offline) in enumerate(
+            placements_of(call.session, topic, some, alive), first
+        )
+    ]
 
 
 def _respond(

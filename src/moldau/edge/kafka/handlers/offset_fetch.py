@@ -5,7 +5,7 @@ from functools import partial
 
 from moldau.api.types import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import query_each, refuse_too_many
+from moldau.edge.kafka.large_requests import different, query_each, refuse_too_many
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
 from moldau.security.acl import Operation, ResourceType
@@ -30,7 +30,9 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
     if call.version >= _GROUPS_FROM:
         # Concurrently: each may need an RPC to other brokers, which is shared by all.
         answers = await query_each(
-            request.groups, partial(_answer, call, stable=request.require_stable), _refused
+            different(request.groups, _key),
+            partial(_answer, call, stable=request.require_stable),
+            _refused,
         )
         return OffsetFetchResponse(groups=answers)
     group = _in_new_form(request)
@@ -42,6 +44,12 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
     return OffsetFetchResponse(
         error_code=answer.error_code, topics=[_in_old_form(topic) for topic in answer.topics]
     )
+
+
+def _key(group: OffsetFetchRequestGroup) -> tuple[str, int]:
+    """All offsets of a group are returned once; those that are named are as many as in the request,
+    and a group may be named with some topics here and others there."""
+    return group.group_id, 0 if group.topics is None else id(group)
 
 
 def _refused(group: OffsetFetchRequestGroup, error: RefusedError) -> OffsetFetchResponseGroup:
