@@ -81,7 +81,8 @@ def test_a_repeated_partition_is_answered_once() -> None:
         for indexes in ([0, 1, 0], [1, 2])
     ]
     request = DescribeProducersRequest(topics=asked)
-    found = ask(APIS[request.API_KEY], world().session(ALICE), request, DescribeProducersResponse)
+    api = APIS[request.API_KEY]
+    found = ask(api, world().session(ALICE), request, DescribeProducersResponse)
     (partitions,) = [each.partitions for each in found.topics]
     assert [each.partition_index for each in partitions] == [0, 1, 2]
 
@@ -93,9 +94,9 @@ def test_a_group_may_be_asked_for_some_topics_here_and_others_there() -> None:
         )
         for name in ("a", "b")
     ]
-    key = OffsetFetchRequest.API_KEY
     request = OffsetFetchRequest(groups=groups)
-    found = ask(APIS[key], world().session(ALICE), request, OffsetFetchResponse, 9)
+    api = APIS[request.API_KEY]
+    found = ask(api, world().session(ALICE), request, OffsetFetchResponse, 9)
     assert len(found.groups) == 2
 
 
