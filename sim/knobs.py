@@ -37,6 +37,12 @@ def _short_lived(config: ServerConfig) -> GroupConfig:
 
 _group_config = build_coordination._group_config
 
+_ALWAYS: Final[Values] = {
+    # By the clock of the machine: the same seed would not give the same world.
+    "moldau.edge.kafka.large_requests:_TURN_SECONDS_MAX": float("inf"),
+}
+"""In every world, unless a knob says otherwise."""
+
 KNOBS: Final[Mapping[str, Values]] = {
     # A producer's epochs end after a few transactions.
     "epochs": {"moldau.transactions.decide:EPOCH_MAX": 7},
@@ -74,6 +80,9 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.data.record_reader:READ_BYTES_MAX": 2_000,
         "moldau.edge.kafka.produce_reply:_TEMPLATES_MAX": 2,
         "moldau.edge.kafka.concurrent_work:_AT_ONCE_MAX": 1,
+        "moldau.edge.kafka.large_requests:_TURN_SECONDS_MAX": 0.0,
+        "moldau.edge.kafka.large_requests:_CLOCK_INTERVAL": 1,
+        "moldau.edge.kafka.large_requests:_CLOCK_INTERVAL_FIRST": 2,
         "moldau.groups.assignors.uniform:_CHAIN_VISITS_MAX": 40,
     },
     # Files: what is written, read and rewritten at a time.
@@ -168,6 +177,8 @@ def turned(knobs: frozenset[str]) -> Iterator[None]:
     """As long as it is entered, the product has those bounds."""
     undo: list[Callable[[], None]] = []
     try:
+        for name, value in _ALWAYS.items():
+            _set(name, value, undo)
         for knob in sorted(knobs):
             for name, value in KNOBS[knob].items():
                 _set(name, value, undo)
