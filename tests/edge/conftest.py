@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from queue_brokers import keep_what_a_process_shares
 
-from harness.kinds import PURE, kind_of
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
@@ -17,12 +15,6 @@ from moldau.wire.messages.produce import (
     ProduceResponse,
     ProduceTopic,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared_by_the_process(request: pytest.FixtureRequest) -> None:
-    if kind_of(request.path) != PURE:
-        keep_what_a_process_shares()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from queue_brokers import keep_what_a_process_shares
 
 from moldau.testing.broker import Broker
 
@@ -16,11 +15,6 @@ from moldau.testing.broker import Broker
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _shared_by_the_process() -> None:
-    keep_what_a_process_shares()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from harness.kinds import PURE, SPARK, SYSTEM, kind_of
+from harness.kinds import INPROCESS, PURE, SPARK, SYSTEM, kind_of
 from moldau.testing.waiting import wait_seconds_max
 
 _SIGNALS: Final = [int(number) for number in signal.valid_signals() - {signal.SIGALRM}]
@@ -143,6 +143,14 @@ def _made_once_per_process(request: pytest.FixtureRequest) -> None:
 
     # With its first loop, libuv opens a pipe that all loops share.
     uvloop.new_event_loop().close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_by_the_process(request: pytest.FixtureRequest) -> None:
+    if kind_of(request.path) in (INPROCESS, SYSTEM):
+        from queue_brokers import keep_what_a_process_shares
+
+        keep_what_a_process_shares()
 
 
 @pytest.fixture(autouse=True)
