@@ -18,8 +18,8 @@ from moldau.api.session import Session
 from moldau.data.record_reader import ReadPage
 from moldau.metadata.security_rules import QUOTA_NAME_LENGTH_MAX
 from moldau.model.errors import ErrorCode, QuotaExceededError, RefusedError
-from moldau.model.ids import Offset, TimestampMs
-from moldau.queues.types import PollOptions, PollResult
+from moldau.model.ids import Offset, PartitionIndex, TimestampMs
+from moldau.queues.types import Delivery, PollOptions, PollResult
 from moldau.records.record import Record
 from moldau.security.principal import LOCAL_ADMIN, Principal, user
 from moldau.security.quotas import QuotaEntity, QuotaKey
@@ -91,7 +91,7 @@ def world_with(**rates: float) -> GuardedWorld:
     world.services["appends"].answers["append"] = SimpleNamespace(error=ErrorCode.NONE)
     world.services["replicas"].answers["message_bytes_max"] = 10**6
     world.services["queues"].answers["poll"] = PollResult(
-        deliveries=[SimpleNamespace(topic="orders", record=RECORD)]  # type: ignore[list-item]
+        deliveries=[Delivery("orders", PartitionIndex(0), RECORD, b"", 1, TimestampMs(0))]
     )
     world.services["queues"].answers["peek"] = [SimpleNamespace(record=RECORD)]
     created = SimpleNamespace(partitions=range(300))
@@ -124,14 +124,13 @@ METERED: dict[str, tuple[str, Callable[[Session], Any]]] = {
 CHARGED = {name.partition(".")[2] for name in METERED if name.startswith("fetch.")}
 
 
-def _calls(world: GuardedWorld) -> list[str]:
-    """Without those that only find out about rights."""
-    return [name for name in world.touched if name != "queues.topics_of"]
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a page was read; each has one record."""
+    times: list[float] = []
 
-
-@pytest.mark.parametrize("use_case", METERED)
-def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, monkeypatch):
     async def one_record(*args: object, **kwargs: object) -> ReadPage:
+        times.append(asyncio.get_running_loop().time())
         return ReadPage(
             records=[RECORD],
             next_offset=1,
@@ -141,6 +140,16 @@ def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, monkeyp
         )
 
     monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
+    return times
+
+
+def _calls(world: GuardedWorld) -> list[str]:
+    """Without those that only find out about rights."""
+    return [name for name in world.touched if name != "queues.topics_of"]
+
+
+@pytest.mark.parametrize("use_case", METERED)
+def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, reads):
     kind, call = METERED[use_case]
     world = world_with(**{kind: RATE})
     session = world.session(Principal("User", "root"))
@@ -158,17 +167,7 @@ def test_a_client_is_served_once_and_refused_until_it_has_paid(use_case, monkeyp
 
 
 @pytest.mark.parametrize("use_case", METERED)
-def test_a_client_without_a_quota_of_this_kind_is_not_refused(use_case, monkeypatch):
-    async def one_record(*args: object, **kwargs: object) -> ReadPage:
-        return ReadPage(
-            records=[RECORD],
-            next_offset=1,
-            start_offset=0,
-            end_offset=1,
-            bytes_decoded=RECORD_BYTES,
-        )
-
-    monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
+def test_a_client_without_a_quota_of_this_kind_is_not_refused(use_case, reads):
     kind, call = METERED[use_case]
     others = {key.name: 1.0 for key in QuotaKey if key.name != kind}
     session = world_with(**others).session(Principal("User", "root"))
@@ -325,20 +324,7 @@ async def test_a_client_over_its_time_is_not_let_in():
 @pytest.mark.parametrize(
     ("kind", "rate"), [("FETCH", RATE), ("REQUEST", 100.0)], ids=["bytes", "time"]
 )
-def test_a_stream_over_its_quota_waits_and_goes_on(kind, rate, monkeypatch):
-    reads: list[float] = []
-
-    async def one_record(*args: object, **kwargs: object) -> ReadPage:
-        reads.append(clock.monotonic())
-        return ReadPage(
-            records=[RECORD],
-            next_offset=1,
-            start_offset=0,
-            end_offset=1,
-            bytes_decoded=RECORD_BYTES,
-        )
-
-    monkeypatch.setattr("moldau.api.guarded.records.read_page", one_record)
+def test_a_stream_over_its_quota_waits_and_goes_on(kind, rate, reads, monkeypatch):
     world = world_with(**{kind: rate})
     clock = world.sessions.quotas._clock
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from chunks import joined
 from secured_broker import (
     PASSWORDS,
     SECRET,
@@ -324,8 +325,8 @@ def told_by_peers(secured: SecuredBroker, message: bytes) -> bytes:
 def test_no_credentials_of_a_client_open_the_port_for_peers(secured):
     """Neither in the form of its own protocol, nor as the secret that peers prove."""
     bearer = secured.authorization("admin")["authorization"]
-    frames = b"".join(
-        bytes(chunk)  # type: ignore[arg-type]
+    frames = joined(
+        chunk
         for request, version in (
             (SaslHandshakeRequest(mechanism="PLAIN"), 1),
             (

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 import uvloop
@@ -35,8 +36,8 @@ class CountedTurns(HandshakeTurns):
 
 
 class Greeting(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        transport.write(b"hello")
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(b"hello")
         transport.close()
 
 
