@@ -89,6 +89,24 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await asyncio.wait_for(reader.readexactly(size), wait_seconds_max())
 
 
+async def echoed(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bodies: list[bytes]
+) -> None:
+    """Sends frames in pieces that cut them anywhere; each comes back."""
+
+    async def send() -> None:
+        stream = b"".join(framed(body) for body in bodies)
+        for start in range(0, len(stream), 33_333):
+            writer.write(stream[start : start + 33_333])
+            await writer.drain()
+
+    sending = asyncio.create_task(send())
+    for body in bodies:
+        assert await read_frame(reader) == body
+    await sending
+    writer.close()
+
+
 async def settled() -> None:
     """Long enough, mostly, for what must not happen to have happened all the same."""
     await asyncio.sleep(0.1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from connections import Recorder, echo, framed, listening, read_frame, settled
+from connections import Recorder, echo, echoed, framed, listening, read_frame, settled
 from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
@@ -53,19 +53,7 @@ async def test_many_frames_of_many_sizes_in_one_stream_keep_their_content() -> N
     handler = Recorder(echo)
     bodies = [os.urandom(1 + (i * 7919) % 70_000) for i in range(150)]
     async with listening(handler) as (_, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-
-        async def send() -> None:
-            stream = b"".join(framed(body) for body in bodies)
-            for start in range(0, len(stream), 33_333):
-                writer.write(stream[start : start + 33_333])
-                await writer.drain()
-
-        sending = asyncio.create_task(send())
-        for body in bodies:
-            assert await read_frame(reader) == body
-        await sending
-        writer.close()
+        await echoed(*await asyncio.open_connection("127.0.0.1", port), bodies)
 
 
 async def test_replies_leave_in_the_order_of_requests() -> None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 import uvloop
-from connections import Recorder, echo, framed, listening, read_frame
+from connections import Recorder, echo, echoed, framed, listening, read_frame
 from secure_front import identity
 from sliced import opened
 from tls_world import TlsWorld
@@ -49,18 +49,7 @@ async def test_frames_of_many_sizes_arrive_and_come_back(world, version) -> None
     async with listening(handler, tls=world.contexts()) as (listener, port):
         reader, writer = await connect(port, context)
         assert len(listener.handshakes) == 0
-
-        async def send() -> None:
-            stream = b"".join(framed(body) for body in bodies)
-            for start in range(0, len(stream), 33_333):
-                writer.write(stream[start : start + 33_333])
-                await writer.drain()
-
-        sending = asyncio.create_task(send())
-        for body in bodies:
-            assert await read_frame(reader) == body
-        await sending
-        writer.close()
+        await echoed(reader, writer, bodies)
 
 
 def test_the_same_under_uvloop(world) -> None:

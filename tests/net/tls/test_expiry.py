@@ -4,8 +4,10 @@ And those whose expiry cannot be read.
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
+from collections.abc import AsyncIterator
 
 import pytest
 from connections import Recorder, echo, framed, listening, read_frame
@@ -53,7 +55,11 @@ def visit(
         return sock.session, bool(sock.session_reused), sock.recv(100)
 
 
-async def test_an_open_connection_ends_with_its_certificate(world, caplog) -> None:
+@contextlib.asynccontextmanager
+async def expired(
+    world: TlsWorld,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that was served until its certificate expired."""
     clock = JumpingClock()
     async with listening(Recorder(echo), tls=world.contexts(mtls=True), clock=clock) as (_, port):
         reader, writer = await asyncio.open_connection(
@@ -62,24 +68,21 @@ async def test_an_open_connection_ends_with_its_certificate(world, caplog) -> No
         writer.write(framed(b"x"))
         assert await read_frame(reader) == b"x"
         clock.ahead_ms = TWO_DAYS_MS
+        yield reader, writer
+        writer.close()
+
+
+async def test_an_open_connection_ends_with_its_certificate(world, caplog) -> None:
+    async with expired(world) as (reader, writer):
         writer.write(framed(b"y"))
         assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
-        writer.close()
     assert "the client's certificate has expired" in caplog.text
 
 
 async def test_one_that_only_waits_ends_too(world, monkeypatch) -> None:
     monkeypatch.setattr(listener_module, "_REAP_SECONDS", 0.05)
-    clock = JumpingClock()
-    async with listening(Recorder(echo), tls=world.contexts(mtls=True), clock=clock) as (_, port):
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=world.client(world.client_files())
-        )
-        writer.write(framed(b"x"))
-        assert await read_frame(reader) == b"x"
-        clock.ahead_ms = TWO_DAYS_MS
+    async with expired(world) as (reader, _):
         assert await asyncio.wait_for(reader.read(), wait_seconds_max()) == b""
-        writer.close()
 
 
 async def test_a_resumed_session_does_not_outlive_the_certificate(world) -> None:

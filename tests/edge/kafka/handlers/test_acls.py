@@ -20,6 +20,15 @@ from moldau.wire.messages.describe_acls import DescribeAclsRequest, DescribeAcls
 NONE = ErrorCode.NONE
 INVALID = ErrorCode.INVALID_REQUEST
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+ANY: dict[str, Any] = {
+    "resource_type_filter": ResourceType.ANY,
+    "resource_name_filter": None,
+    "pattern_type_filter": PatternType.ANY,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": Operation.ANY,
+    "permission_type": Permission.ANY,
+}
 
 
 def creation(name: str = "orders", **fields: Any) -> AclCreation:
@@ -44,16 +53,7 @@ def create(world: SecurityCalls, *creations: AclCreation, name: str = "admin") -
 def describe(
     world: SecurityCalls, *, user: str = "admin", version: int | None = None, **fields: Any
 ) -> DescribeAclsResponse:
-    given = {
-        "resource_type_filter": ResourceType.ANY,
-        "resource_name_filter": None,
-        "pattern_type_filter": PatternType.ANY,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": Operation.ANY,
-        "permission_type": Permission.ANY,
-    }
-    request = DescribeAclsRequest(**(given | fields))
+    request = DescribeAclsRequest(**(ANY | fields))
     return ask(describe_acls.API, world.session(user), request, DescribeAclsResponse, version)
 
 
@@ -65,16 +65,7 @@ def names(answer: DescribeAclsResponse) -> list[str]:
 def delete(
     world: SecurityCalls, *filters: dict[str, Any], name: str = "admin"
 ) -> list[DeleteAclsFilterResult]:
-    given = {
-        "resource_type_filter": ResourceType.ANY,
-        "resource_name_filter": None,
-        "pattern_type_filter": PatternType.ANY,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": Operation.ANY,
-        "permission_type": Permission.ANY,
-    }
-    request = DeleteAclsRequest(filters=[DeleteAclsFilter(**(given | each)) for each in filters])
+    request = DeleteAclsRequest(filters=[DeleteAclsFilter(**(ANY | each)) for each in filters])
     answer = ask(delete_acls.API, world.session(name), request, DeleteAclsResponse)
     return answer.filter_results
 
