@@ -13,7 +13,7 @@ import confluent_kafka
 import grpc
 import pytest
 from sasl_clients import Credentials, librdkafka_settings
-from secured_broker import admin_of, put_users
+from secured_broker import admin_of, admin_token, put_users
 
 from moldau.client.sasl import Sasl
 from moldau.client.security import Security
@@ -51,8 +51,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def limit(broker: Broker) -> Iterator[Callable[..., None]]:
     """Sets limits of alice, for the time of the test."""
-    token = (broker.data_dir / "admin.token").read_text().strip()
-    login = Sasl(mechanism="PLAIN", username="moldau-admin", password=token)
+    login = Sasl(mechanism="PLAIN", username="moldau-admin", password=admin_token(broker))
     security = Security(sasl=login)
 
     def alter(limits: dict[str, float | None]) -> None:

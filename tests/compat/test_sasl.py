@@ -21,23 +21,10 @@ from sasl_clients import (
     librdkafka_settings,
     python_settings,
 )
+from secured_broker import admin_of, admin_token, create_topic
 
-from moldau.client.sasl import Sasl
-from moldau.client.security import Security
-from moldau.client.wire.connection import KafkaConnection
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
-from moldau.wire.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlterQuotasEntity,
-    AlterQuotasEntry,
-    AlterQuotasOperation,
-)
-from moldau.wire.messages.describe_client_quotas import (
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
 
 pytestmark = [pytest.mark.compat, pytest.mark.system]
 
@@ -75,24 +62,9 @@ def secured(provider: IdentityProvider) -> Iterator[Broker]:
         yield started
 
 
-def admin_of(broker: Broker) -> admin_api.AdminClient:
-    """The local administrator, who can read the data directory."""
-    token = (broker.data_dir / "admin.token").read_text().strip()
-    credentials = Credentials("SCRAM-SHA-512", "moldau-admin", token)
-    return admin_api.AdminClient(librdkafka_settings(broker.bootstrap, credentials))
-
-
 def described_user(admin: admin_api.AdminClient, name: str) -> Any:
     found: Any = admin.describe_user_scram_credentials([name])
     return found[name].result(wait_seconds_max())
-
-
-def create_topic(broker: Broker, name: str) -> str:
-    # Kept by name: a client that nobody refers to ends, and its requests with it.
-    admin = admin_of(broker)
-    for future in admin.create_topics([admin_api.NewTopic(name, 1)]).values():
-        future.result(wait_seconds_max())
-    return name
 
 
 def alice(mechanism: str, provider: IdentityProvider) -> Credentials:
@@ -114,7 +86,7 @@ def test_a_user_produces_and_consumes(
     mechanism: str,
     new_name: Callable[[str], str],
 ):
-    topic = create_topic(secured, new_name("a-topic"))
+    topic = create_topic(admin_of(secured), new_name("a-topic"))
     credentials = alice(mechanism, provider)
     client.produce(secured.bootstrap, credentials, topic, VALUES)
     received = consume(
@@ -135,8 +107,7 @@ def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
     # One of its own: failed logins slow down those of the same user that follow.
     name = new_name("user")
     if exists:
-        admin = admin_of(secured)
-        add_user(admin, name, PASSWORD)
+        add_user(admin_of(secured), name, PASSWORD)
     said = client.login_failure(secured.bootstrap, Credentials(mechanism, name, "wrong"))
     assert "wrong user or password" in said
 
@@ -178,7 +149,7 @@ def test_a_provider_that_is_down_is_named_and_users_with_passwords_still_come_in
         assert "identity provider" in said
         admin = admin_of(broker)
         add_user(admin, "alice", PASSWORD)
-        topic = create_topic(broker, new_name("topic"))
+        topic = create_topic(admin, new_name("topic"))
         client.produce(broker.bootstrap, alice("PLAIN", provider), topic, VALUES)
         lines = [line for line in broker.output.splitlines() if "keys of tokens from" in line]
     assert len(lines) == 1
@@ -208,11 +179,11 @@ def test_rights_are_granted_and_refused(
     client: SaslClient,
     new_name: Callable[[str], str],
 ):
-    topic = create_topic(secured, new_name("a-topic"))
+    topic = create_topic(admin_of(secured), new_name("a-topic"))
     bob = Credentials("SCRAM-SHA-256", "bob", "bob's")
     with pytest.raises(Exception, match=r"(?i)authoriz"):
         client.produce(secured.bootstrap, bob, topic, VALUES)
-    other = create_topic(secured, new_name("other"))
+    other = create_topic(admin_of(secured), new_name("other"))
     with pytest.raises(Exception, match=r"(?i)authoriz"):
         client.produce(secured.bootstrap, alice("PLAIN", provider), other, VALUES)
 
@@ -259,8 +230,7 @@ def test_the_administrator_manages_users_acls_and_quotas(secured: Broker):
 
 
 def test_kafka_python_manages_users_and_acls(secured: Broker):
-    token = (secured.data_dir / "admin.token").read_text().strip()
-    login = Credentials("SCRAM-SHA-256", "moldau-admin", token)
+    login = Credentials("SCRAM-SHA-256", "moldau-admin", admin_token(secured))
     admin = kafka.KafkaAdminClient(**python_settings(secured.bootstrap, login))
     try:
         password = kafka.admin.UserScramCredentialUpsertion(
@@ -300,25 +270,6 @@ def test_kafka_python_manages_users_and_acls(secured: Broker):
     assert "wrong user or password" in said
 
 
-def test_quotas_are_set_and_shown_over_the_wire(secured: Broker):
-    token = (secured.data_dir / "admin.token").read_text().strip()
-    login = Sasl(mechanism="PLAIN", username="moldau-admin", password=token)
-    entity = [AlterQuotasEntity(entity_type="user", entity_name="alice")]
-    limit = [AlterQuotasOperation(key="producer_byte_rate", value=1e9, remove=False)]
-    change = AlterClientQuotasRequest(
-        entries=[AlterQuotasEntry(entity=entity, ops=limit)], validate_only=False
-    )
-    with KafkaConnection(
-        secured.host, secured.port, timeout=wait_seconds_max(), security=Security(sasl=login)
-    ) as connection:
-        (result,) = connection.request(change, AlterClientQuotasResponse).entries
-        assert result.error_code == 0
-        asked = DescribeClientQuotasRequest(components=[], strict=False)
-        (entry,) = connection.request(asked, DescribeClientQuotasResponse).entries or []
-    assert [(each.entity_type, each.entity_name) for each in entry.entity] == [("user", "alice")]
-    assert [(each.key, each.value) for each in entry.values] == [("producer_byte_rate", 1e9)]
-
-
 def test_users_without_rights_manage_nothing(secured: Broker):
     bob = admin_api.AdminClient(
         librdkafka_settings(secured.bootstrap, Credentials("SCRAM-SHA-256", "bob", "bob's"))
@@ -346,7 +297,7 @@ def test_a_client_works_on_over_the_end_of_its_sessions_and_loses_nothing(
     with Broker(settings={**settings(provider), **more}) as broker:
         admin = admin_of(broker)
         add_user(admin, "alice", PASSWORD)
-        topic = create_topic(broker, new_name("topic"))
+        topic = create_topic(admin, new_name("topic"))
         credentials = alice(mechanism, provider)
         renewal = "is User:alice" if client.name == "aiokafka" else "User:alice of .* has auth"
         renewed = re.compile(renewal)
@@ -366,13 +317,12 @@ def test_a_client_works_on_over_the_end_of_its_sessions_and_loses_nothing(
 
 
 def test_no_password_and_no_token_is_in_the_log(secured: Broker, provider: IdentityProvider):
-    token = (secured.data_dir / "admin.token").read_text().strip()
     # Failed logins are logged, with the name and without the secret.
     CLIENTS["kafka-python"]().login_failure(
         secured.bootstrap, Credentials("PLAIN", "eve", "eve's planted secret")
     )
     wait_until(lambda: "'eve'" in secured.output, "the failed login is logged")
-    for secret in (PASSWORD, token, "planted"):
+    for secret in (PASSWORD, admin_token(secured), "planted"):
         assert secret not in secured.output
     mode = (secured.data_dir / "admin.token").stat().st_mode
     assert mode & 0o777 == 0o600

@@ -91,6 +91,16 @@ def test_without_rights_a_client_gets_its_own_error(
     assert refusal_of(caught.value) == of_group
 
 
+@pytest.mark.parametrize("way", ["OAUTHBEARER", MTLS])
+def test_a_token_or_certificate_of_another_name_has_not_the_same_rights(
+    world: ListenersWorld, client: SaslClient, way: str, new_name: Callable[[str], str]
+) -> None:
+    topic = world.create_topic(new_name("a-topic"))
+    with pytest.raises(Exception) as caught:
+        client.produce(world.bootstrap(way), world.credentials(way, "bob"), topic, VALUES)
+    assert refusal_of(caught.value) == OWN_NAMES[client.name][0]
+
+
 @pytest.mark.parametrize("mechanism", SASL[:3])
 def test_a_wrong_password_is_refused(
     world: ListenersWorld, client: SaslClient, mechanism: str, new_name: Callable[[str], str]

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import confluent_kafka.admin as admin_api
 from https_keys import AUDIENCE, ISSUER, IdentityProvider
 from sasl_clients import ClientTls, Credentials, librdkafka_settings
-from secured_broker import ManyListeners
+from secured_broker import ManyListeners, admin_token, create_topic, put_users
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker
@@ -78,7 +78,7 @@ class ListenersWorld:
         return Credentials(way, user, password, tls=ClientTls(trusted))
 
     def admin_token(self) -> str:
-        return (self.broker.data_dir / "admin.token").read_text().strip()
+        return admin_token(self.broker)
 
     def admin(self) -> admin_api.AdminClient:
         """The local administrator, who can read the data directory."""
@@ -110,11 +110,7 @@ class ListenersWorld:
         return metric(self.broker, name, {"authorization": f"Bearer {self.admin_token()}"})
 
     def create_topic(self, name: str) -> str:
-        # Kept by name: a client that nobody refers to ends, and its requests with it.
-        admin = self.admin()
-        for future in admin.create_topics([admin_api.NewTopic(name, 1)]).values():
-            future.result(wait_seconds_max())
-        return name
+        return create_topic(self.admin(), name)
 
 
 def metric(broker: Broker, name: str, headers: Mapping[str, str] | None = None) -> float:
@@ -140,19 +136,8 @@ def listeners_world(folder: Path) -> Iterator[ListenersWorld]:
 
 
 def add_user(admin: admin_api.AdminClient, name: str, password: str) -> None:
-    made = admin.alter_user_scram_credentials(
-        [
-            admin_api.UserScramCredentialUpsertion(
-                name, admin_api.ScramCredentialInfo(mechanism, 4096), password.encode()
-            )
-            for mechanism in (
-                admin_api.ScramMechanism.SCRAM_SHA_256,
-                admin_api.ScramMechanism.SCRAM_SHA_512,
-            )
-        ]
-    )
-    for future in made.values():
-        future.result(wait_seconds_max())
+    scram = admin_api.ScramMechanism
+    put_users(admin, {name: password}, (scram.SCRAM_SHA_256, scram.SCRAM_SHA_512))
 
 
 def allow(

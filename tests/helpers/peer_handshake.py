@@ -1,12 +1,15 @@
 """Both sides of the handshake between brokers, on plain sockets."""
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import struct
 
 from moldau.net.peers.handshake import CallerHandshake, Hello, HelloResponse, ListenerHandshake
 from moldau.net.peers.secret import PeerSecret
+from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_seconds_max
 
 _LENGTH = struct.Struct(">I")
 
@@ -17,6 +20,24 @@ def peer_secret(value: bytes = b"secret") -> PeerSecret:
 
 def framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
+
+
+def receive_framed(peer: socket.socket) -> bytes:
+    (size,) = _LENGTH.unpack(peer.recv(_LENGTH.size, socket.MSG_WAITALL))
+    return peer.recv(size, socket.MSG_WAITALL)
+
+
+def told_by_peer(broker: Broker, message: bytes) -> bytes:
+    """All that the port for peers answers until it closes."""
+    received = b""
+    with (
+        socket.create_connection(("127.0.0.1", broker.raft_port), wait_seconds_max()) as client,
+        contextlib.suppress(ConnectionResetError),
+    ):
+        client.sendall(message)
+        while more := client.recv(4096):
+            received += more
+    return received
 
 
 async def read_framed(reader: asyncio.StreamReader) -> bytes:

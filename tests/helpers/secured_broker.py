@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 import confluent_kafka.admin as admin_api
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from msgspec.structs import astuple
+from sasl_clients import ClientTls, Credentials, librdkafka_settings
 
 from moldau.client.sasl import Sasl
 from moldau.client.security import Security
@@ -44,7 +45,7 @@ class ManyListeners(Broker):
 class SecuredBroker:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.admin_token = (broker.data_dir / "admin.token").read_text().strip()
+        self.admin_token = admin_token(broker)
 
     def authorization(self, who: str) -> dict[str, str]:
         """The header of a user, of the administrator, or of nobody."""
@@ -108,27 +109,36 @@ class SecuredBroker:
         return json.loads(text)
 
 
-def admin_of(broker: Broker) -> admin_api.AdminClient:
+def admin_token(broker: Broker) -> str:
+    return (broker.data_dir / "admin.token").read_text().strip()
+
+
+def admin_of(broker: Broker, tls: ClientTls | None = None) -> admin_api.AdminClient:
     """The local administrator, who can read the data directory."""
-    return admin_api.AdminClient(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "moldau-admin",
-            "sasl.password": (broker.data_dir / "admin.token").read_text().strip(),
-        }
-    )
+    login = Credentials("PLAIN", "moldau-admin", admin_token(broker), tls=tls)
+    return admin_api.AdminClient(librdkafka_settings(broker.bootstrap, login))
 
 
-def put_users(admin: admin_api.AdminClient, passwords: dict[str, str]) -> None:
-    scram = admin_api.ScramCredentialInfo(admin_api.ScramMechanism.SCRAM_SHA_256, 4096)
+def put_users(
+    admin: admin_api.AdminClient,
+    passwords: dict[str, str],
+    mechanisms: Iterable[Any] = (admin_api.ScramMechanism.SCRAM_SHA_256,),
+) -> None:
     users: list[Any] = [
-        admin_api.UserScramCredentialUpsertion(name, scram, password.encode())
+        admin_api.UserScramCredentialUpsertion(
+            name, admin_api.ScramCredentialInfo(mechanism, 4096), password.encode()
+        )
         for name, password in passwords.items()
+        for mechanism in mechanisms
     ]
     for future in admin.alter_user_scram_credentials(users).values():
         future.result(wait_seconds_max())
+
+
+def create_topic(admin: admin_api.AdminClient, name: str) -> str:
+    for future in admin.create_topics([admin_api.NewTopic(name, 1)]).values():
+        future.result(wait_seconds_max())
+    return name
 
 
 def _fill(secured: SecuredBroker) -> None:

@@ -3,9 +3,7 @@
 import base64
 import json
 import re
-import secrets
 import socket
-import struct
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from chunks import joined
+from peer_handshake import framed, peer_secret, told_by_peer
 from secured_broker import (
     PASSWORDS,
     SECRET,
@@ -28,7 +27,6 @@ from moldau.client.security import Security
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId
 from moldau.net.peers.handshake import CallerHandshake, Hello
-from moldau.net.peers.secret import PeerSecret
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc as stubs
 from moldau.testing.ports import free_ports
@@ -308,20 +306,6 @@ def test_a_listener_has_its_own_mechanisms_and_limits(secured):
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def told_by_peers(secured: SecuredBroker, message: bytes) -> bytes:
-    address = ("127.0.0.1", secured.broker.raft_port)
-    with socket.create_connection(address, wait_seconds_max()) as client:
-        client.sendall(message)
-        client.shutdown(socket.SHUT_WR)
-        received = b""
-        try:
-            while more := client.recv(4096):
-                received += more
-        except ConnectionResetError:
-            pass
-    return received
-
-
 def test_no_credentials_of_a_client_open_the_port_for_peers(secured):
     """Neither in the form of its own protocol, nor as the secret that peers prove."""
     bearer = secured.authorization("admin")["authorization"]
@@ -339,13 +323,12 @@ def test_no_credentials_of_a_client_open_the_port_for_peers(secured):
         )
         for chunk in frame_request(request, version, 1, "test")
     )
-    assert told_by_peers(secured, frames) == b""
+    assert told_by_peer(secured.broker, frames) == b""
     http = f"GET {RECORDS} HTTP/1.1\r\nhost: localhost\r\nauthorization: {bearer}\r\n\r\n"
-    assert told_by_peers(secured, http.encode()) == b""
+    assert told_by_peer(secured.broker, http.encode()) == b""
     identity = json.loads((secured.broker.data_dir / "broker.json").read_text())
     hello = Hello(identity["cluster_id"], BrokerId(2), "directory", BrokerId(1))
     for known in (secured.admin_token, token_of(secured, "reader"), PASSWORDS["reader"]):
         key = known.encode()[:32].ljust(32, b"\0")
-        caller = CallerHandshake(PeerSecret(key, secrets.token_bytes), hello)
-        framed = struct.pack(">I", len(caller.hello)) + caller.hello
-        assert told_by_peers(secured, framed) == b""
+        caller = CallerHandshake(peer_secret(key), hello)
+        assert told_by_peer(secured.broker, framed(caller.hello)) == b""

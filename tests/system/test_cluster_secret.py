@@ -7,7 +7,6 @@ import secrets
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from peer_handshake import framed, peer_secret, receive_framed, told_by_peer
+from secured_broker import admin_token
 from tls_world import TlsWorld
 
 from moldau.client.wire.client import KafkaClient
@@ -22,7 +23,6 @@ from moldau.log.secret_file import ClusterSecret, decode_secret
 from moldau.model.ids import BrokerId, Offset, TimestampMs
 from moldau.model.layout import SECRET_FILE
 from moldau.net.peers.handshake import CallerHandshake, Hello
-from moldau.net.peers.secret import PeerSecret
 from moldau.records.record import Record, build_batch
 from moldau.server.admin_token import make_token
 from moldau.testing.broker import Broker, BrokerFailedError
@@ -31,30 +31,9 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-_LENGTH = struct.Struct(">I")
-
 
 def secret_of(broker: Broker) -> bytes:
     return decode_secret((broker.data_dir / SECRET_FILE).read_bytes()).value
-
-
-def told(broker: Broker, *messages: bytes) -> bytes:
-    """All that the port for peers answers until it closes."""
-    address = ("127.0.0.1", broker.raft_port)
-    with socket.create_connection(address, wait_seconds_max()) as client:
-        for message in messages:
-            client.sendall(message)
-        received = b""
-        try:
-            while more := client.recv(4096):
-                received += more
-        except ConnectionResetError:
-            pass
-        return received
-
-
-def framed(body: bytes) -> bytes:
-    return _LENGTH.pack(len(body)) + body
 
 
 def test_the_port_for_peers_answers_nothing_to_unknown_clients() -> None:
@@ -71,46 +50,41 @@ def test_the_port_for_peers_answers_nothing_to_unknown_clients() -> None:
             known["epoch"] + 1,
         )
         # All that can be known of a broker without the secret, but the secret.
-        guess = PeerSecret(secrets.token_bytes(32), secrets.token_bytes)
+        guess = peer_secret(secrets.token_bytes(32))
         for message in (
             framed(CallerHandshake(guess, hello).hello),
             framed(b"MoPr" + bytes(60)),
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
             secrets.token_bytes(300),
         ):
-            assert told(first, message) == b""
+            assert told_by_peer(first, message) == b""
         # With the secret, as a check of this test: it is answered.
-        true = PeerSecret(secret_of(first), secrets.token_bytes)
+        true = peer_secret(secret_of(first))
         caller = CallerHandshake(true, hello._replace(sender=BrokerId(9)))
         with socket.create_connection(("127.0.0.1", first.raft_port), wait_seconds_max()) as peer:
             peer.sendall(framed(caller.hello))
-            challenge = received(peer)
+            challenge = receive_framed(peer)
             peer.sendall(framed(caller.prove(challenge)))
-            assert "not registered" in caller.read_response(received(peer)).reason
+            assert "not registered" in caller.read_response(receive_framed(peer)).reason
         assert first.output.count("does not know the secret of this cluster") == 1
         cluster.wait_ready()
 
 
-def received(peer: socket.socket) -> bytes:
-    (size,) = _LENGTH.unpack(peer.recv(_LENGTH.size, socket.MSG_WAITALL))
-    return peer.recv(size, socket.MSG_WAITALL)
-
-
 def test_a_recorded_handshake_is_refused_when_it_is_played_again() -> None:
     with Broker() as broker:
-        true = PeerSecret(secret_of(broker), secrets.token_bytes)
+        true = peer_secret(secret_of(broker))
         identity = json.loads((broker.data_dir / "broker.json").read_text())
         hello = Hello(identity["cluster_id"], BrokerId(2), "dir", BrokerId(1))
         caller = CallerHandshake(true, hello)
         with socket.create_connection(("127.0.0.1", broker.raft_port), wait_seconds_max()) as peer:
             peer.sendall(framed(caller.hello))
-            challenge = received(peer)
+            challenge = receive_framed(peer)
             proof = caller.prove(challenge)
             peer.sendall(framed(proof))
-            assert caller.read_response(received(peer)).reason
+            assert caller.read_response(receive_framed(peer)).reason
         with socket.create_connection(("127.0.0.1", broker.raft_port), wait_seconds_max()) as peer:
             peer.sendall(framed(caller.hello))
-            assert received(peer) != challenge
+            assert receive_framed(peer) != challenge
             peer.sendall(framed(proof))
             assert peer.recv(4096) == b""
 
@@ -262,13 +236,12 @@ def test_the_secret_is_changed_while_the_cluster_serves() -> None:
         assert secret_of(brokers[0]) != old
         for broker in brokers:
             # The local administrator changes with the secret.
-            token = (broker.data_dir / "admin.token").read_text().strip()
-            assert token == make_token(secret_of(brokers[0]))
+            assert admin_token(broker) == make_token(secret_of(brokers[0]))
             content = (broker.data_dir / SECRET_FILE).read_bytes()
             assert decode_secret(content) == ClusterSecret(secret_of(brokers[0]))
             hello = Hello("c", BrokerId(1), "d", BrokerId(2))
-            caller = CallerHandshake(PeerSecret(old, secrets.token_bytes), hello)
-            assert told(broker, framed(caller.hello)) == b""
+            caller = CallerHandshake(peer_secret(old), hello)
+            assert told_by_peer(broker, framed(caller.hello)) == b""
 
 
 def test_three_brokers_run_with_certificates_between_them(tmp_path: Path) -> None:
@@ -292,7 +265,7 @@ def test_three_brokers_run_with_certificates_between_them(tmp_path: Path) -> Non
         with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
             assert client.list_offset("t", 0) == 3
         # Neither plain text nor TLS without a certificate is answered.
-        assert told(cluster.brokers[1], framed(b"x" * 100)) == b""
+        assert told_by_peer(cluster.brokers[1], framed(b"x" * 100)) == b""
         context = ssl.create_default_context(cafile=str(world.ca_file))
         address = ("127.0.0.1", cluster.brokers[1].raft_port)
         with socket.create_connection(address, wait_seconds_max()) as plain:

@@ -7,11 +7,11 @@ attack must go on until it has.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import confluent_kafka.admin as admin_api
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from hostile_clients import ATTACKS, Attack, Target, attacked
-from secured_broker import put_users
+from sasl_clients import ClientTls, Credentials, librdkafka_settings
+from secured_broker import admin_of, create_topic, put_users
 from tls_world import TlsWorld
 
 from moldau.testing.broker import Broker
@@ -68,20 +68,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
     return TlsWorld(tmp_path_factory.mktemp("tls"))
 
 
-def client_settings(world: TlsWorld, broker: Broker, user: str, password: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": broker.bootstrap,
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": str(world.ca_file),
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": password,
-        "log_level": 0,
-    }
+@pytest.fixture(scope="module")
+def trusted(world: TlsWorld) -> ClientTls:
+    return ClientTls(str(world.ca_file))
+
+
+def client_settings(trusted: ClientTls, broker: Broker) -> dict[str, Any]:
+    login = Credentials("PLAIN", USER, PASSWORD, tls=trusted)
+    return librdkafka_settings(broker.bootstrap, login)
 
 
 @pytest.fixture(scope="module")
-def target(world: TlsWorld) -> Iterator[Target]:
+def target(world: TlsWorld, trusted: ClientTls) -> Iterator[Target]:
     settings = {
         "KAFKA__SECURITY": "tls",
         "KAFKA__SASL_MECHANISMS": "PLAIN",
@@ -93,14 +91,11 @@ def target(world: TlsWorld) -> Iterator[Target]:
         "KAFKA__CONNECTIONS_PER_ADDRESS_MAX": "100",
     }
     with Broker(settings=settings) as broker:
-        token = (broker.data_dir / "admin.token").read_text().strip()
-        put_users(
-            admin_api.AdminClient(client_settings(world, broker, "moldau-admin", token)),
-            {USER: PASSWORD},
-        )
+        admin = admin_of(broker, trusted)
+        put_users(admin, {USER: PASSWORD})
+        create_topic(admin, LARGE)
         target = Target(broker, world.client(), USER, PASSWORD, LARGE)
-        filler = WellBehaved(client_settings(world, broker, USER, PASSWORD), LARGE)
-        create_topic(world, broker, LARGE)
+        filler = WellBehaved(client_settings(trusted, broker), LARGE)
         for _ in range(16):
             filler.produce(bytes(500_000))
         filler.consumer.close()
@@ -108,22 +103,16 @@ def target(world: TlsWorld) -> Iterator[Target]:
         assert "Traceback" not in broker.output
 
 
-def create_topic(world: TlsWorld, broker: Broker, name: str) -> None:
-    admin = admin_api.AdminClient(client_settings(world, broker, USER, PASSWORD))
-    for future in admin.create_topics([admin_api.NewTopic(name, 1)]).values():
-        future.result(wait_seconds_max())
-
-
 @pytest.mark.parametrize("once", ATTACKS, ids=lambda once: once.__name__)
 def test_one_client_cannot_hurt_the_others(
     once: Callable[[Attack], None],
     target: Target,
-    world: TlsWorld,
+    trusted: ClientTls,
     new_name: Callable[[str], str],
 ) -> None:
     pid, topic = target.broker.pid, new_name("topic")
-    create_topic(world, target.broker, topic)
-    client = WellBehaved(client_settings(world, target.broker, USER, PASSWORD), topic)
+    create_topic(admin_of(target.broker, trusted), topic)
+    client = WellBehaved(client_settings(trusted, target.broker), topic)
     client.produce(b"before")
     assert client.consume(1) == [b"before"]
     sent = []
