@@ -2,18 +2,16 @@
 
 import base64
 import json
-import os
 import secrets
 import shutil
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from moldau_command import run_moldau
 from peer_handshake import framed, peer_secret, receive_framed, told_by_peer
 from secured_broker import admin_token
 from tls_world import TlsWorld
@@ -128,15 +126,7 @@ def test_joining_gives_nothing_to_unknown_clients() -> None:
 
 
 def run_cli(broker: Broker, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau", *arguments, "--http", broker.http_address],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=wait_seconds_max(),
-        env={key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")},
-    )
-    return done.stdout
+    return run_moldau(*arguments, "--http", broker.http_address)
 
 
 def joining(first: Broker, number: int, directory: Path, token: Path) -> ClusterBroker:
@@ -223,7 +213,7 @@ def test_the_secret_is_changed_while_the_cluster_serves() -> None:
         for step in ([], ["--finish"]):
             command = ["cluster", "secret", "rotate", *step]
             directories = [str(broker.data_dir) for broker in brokers]
-            subprocess.run([sys.executable, "-m", "moldau", *command, *directories], check=True)
+            run_moldau(*command, *directories)
             for broker in brokers:
                 broker.stop()
                 broker.start()

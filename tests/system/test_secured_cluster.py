@@ -2,17 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from moldau_command import run_moldau
 from tls_world import TlsWorld
 
 from moldau.model.layout import SECRET_FILE
 from moldau.testing.broker import Broker, BrokerFailedError
 from moldau.testing.cluster import ClusterBroker
-from moldau.testing.waiting import wait_seconds_max, wait_until
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -40,15 +39,7 @@ def settings_of(number: int, world: TlsWorld) -> dict[str, str]:
 def administer(broker: Broker, world: TlsWorld, *words: str) -> str:
     """A command of the local administrator, over HTTP."""
     how = ("--http", broker.http_address, "--data-dir", str(broker.data_dir))
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau", *words, *how, "--cafile", str(world.ca_file)],
-        capture_output=True,
-        text=True,
-        timeout=wait_seconds_max(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_moldau(*words, *how, "--cafile", str(world.ca_file))
 
 
 def joining(first: Broker, world: TlsWorld, number: int, token: Path) -> ClusterBroker:

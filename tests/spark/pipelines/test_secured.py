@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moldau_command import run_moldau
 
 from moldau.client.errors import ClientError
 from moldau.client.kafka.admin import Admin
@@ -42,20 +43,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             ("user", "add", "ann", *new, *admin),
             ("role", "grant", "admin", "ann", *admin),
         ):
-            moldau(*arguments)
+            run_moldau(*arguments)
         yield broker
-
-
-def moldau(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=wait_seconds_max(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def settings(broker: Broker) -> AuditSettings:
