@@ -1,16 +1,11 @@
-"""Makes `faults` importable: it stands beside the package, not in it. Keeps its worlds apart."""
+"""Keeps the worlds of the fault scenarios apart."""
 
 import fcntl
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
 
 _WORLDS = ("test_short", "test_network", "test_world")
 """Tests that mount disks or make network namespaces."""

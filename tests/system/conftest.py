@@ -3,18 +3,11 @@
 That it is shared is part of the tests: whatever one of them does to it, it serves the next.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from moldau.testing.broker import Broker
-
-# The fault scenarios stand beside the package, not in it.
-ROOT = str(Path(__file__).resolve().parents[2])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)
 
 
 @pytest.fixture(scope="session")
