@@ -37,12 +37,6 @@ def _short_lived(config: ServerConfig) -> GroupConfig:
 
 _group_config = build_coordination._group_config
 
-_ALWAYS: Final[Values] = {
-    # By the clock of the machine: the same seed would not give the same world.
-    "moldau.edge.kafka.large_requests:_TURN_SECONDS_MAX": float("inf"),
-}
-"""In every world, unless a knob says otherwise."""
-
 KNOBS: Final[Mapping[str, Values]] = {
     # A producer's epochs end after a few transactions.
     "epochs": {"moldau.transactions.decide:EPOCH_MAX": 7},
@@ -177,8 +171,6 @@ def turned(knobs: frozenset[str]) -> Iterator[None]:
     """As long as it is entered, the product has those bounds."""
     undo: list[Callable[[], None]] = []
     try:
-        for name, value in _ALWAYS.items():
-            _set(name, value, undo)
         for knob in sorted(knobs):
             for name, value in KNOBS[knob].items():
                 _set(name, value, undo)

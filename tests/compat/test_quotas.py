@@ -6,15 +6,19 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import grpc
 import pytest
+from proxy_process import proxy_process
 from sasl_clients import Credentials, librdkafka_settings
 from secured_broker import admin_of, admin_token, put_users
 
+from moldau import QueueClient
 from moldau.client.sasl import Sasl
 from moldau.client.security import Security
 from moldau.client.wire.security_admin import SecurityAdmin
@@ -30,6 +34,7 @@ RATE = 100_000
 VALUE_BYTES = 1000
 COUNT = 600
 """Six seconds of the quota; one of them is free."""
+POLLED = 5
 SLOW_RATE = 1_000
 """With this it would be ten minutes, also while the machine is busy with something else."""
 
@@ -253,3 +258,49 @@ def test_grpc_refuses_a_client_over_its_quota_and_says_how_long(
         assert int(trailers["moldau-retry-ms"]) > 0
         limit({QuotaKey.PRODUCE: None})
         assert send(request, **options).offset == 1
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("through", ["brokers", "proxy"])
+def test_queue_clients_and_the_proxy_wait_and_lose_nothing(
+    broker: Broker,
+    limit: Callable[..., None],
+    new_name: Callable[[str], str],
+    tmp_path: Path,
+    through: str,
+) -> None:
+    topic = create(broker, new_name("topic"))
+    # Each of the two takes about three seconds; one of them is free.
+    limit({QuotaKey.PRODUCE: 10_000, QuotaKey.FETCH: 10_000})
+    before = [throttled(broker, key) for key in (QuotaKey.PRODUCE, QuotaKey.FETCH)]
+    login = Sasl(mechanism="PLAIN", username="alice", password=PASSWORDS["alice"])
+    sent = [f"{number:02}".ljust(VALUE_BYTES, "x") for number in range(40)]
+    with ExitStack() as stack:
+        address = broker.grpc_address
+        if through == "proxy":
+            # Its own user finds the brokers; calls are those of alice.
+            password = tmp_path / "password"
+            password.write_text(PASSWORDS["bob"])
+            password.chmod(0o600)
+            user = ("--user", "bob", "--password-file", str(password))
+            address = stack.enter_context(proxy_process([address], *user)).address
+        seconds = wait_seconds_max()
+        client = stack.enter_context(
+            QueueClient(address, timeout=seconds, security=Security(sasl=login))
+        )
+        for value in sent[:20]:
+            client.send(topic, value)
+        for first in (20, 30):
+            client.send_many(topic, sent[first : first + 10])
+        got: list[str] = []
+        with client.connect(topic, topic) as worker:
+            while len(got) < len(sent):
+                for message in worker.poll(POLLED):
+                    message.ack()
+                    got.append(message.text)
+    assert sorted(got) == sent
+    after = [throttled(broker, key) for key in (QuotaKey.PRODUCE, QuotaKey.FETCH)]
+    produces, fetches = (now - then for now, then in zip(after, before, strict=True))
+    assert produces > 0
+    # One per wait; without it they would be several times as many.
+    assert 0 < fetches <= 2 * len(sent) / POLLED

@@ -14,6 +14,7 @@ from moldau.api.broker import Broker
 from moldau.api.session import Session, Sessions
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.leaders import NO_LEADER, Leader
@@ -148,6 +149,8 @@ class Asked:
         self.connection = FakeConnection()
         self.deadlines = Deadlines()
         opened = cast("Connection", self.connection)
+        # What the dispatcher would do.
+        TURNS.set(Turns(LargeRequests(), opened, "127.0.0.1", facade.clock))
         self.call = Call(facade, opened, api.key, version, 7, "test", self.deadlines, Histogram())
         sent = b"".join(_bytes_of(chunk) for chunk in request.encode(version))
         self.result = api.handle(self.call, api.request.decode(memoryview(sent), version))

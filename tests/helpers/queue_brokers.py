@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
+from quota_waits import QuotaWaits
 
 from moldau.client.queue.loop_thread import shared_loop
 from moldau.model.delivery_tokens import (
@@ -29,7 +30,7 @@ from moldau.model.delivery_tokens import (
     encode_delivery_token,
 )
 from moldau.model.ids import PartitionIndex, TopicId
-from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER
+from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, RETRY_TRAILER, UNCERTAIN_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.records.murmur2 import partition_of
@@ -92,6 +93,7 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
         self.number = number
         self.calls: Counter[str] = Counter()
         self.refusals: dict[str, list[tuple[pb.Reason.ValueType, bool]]] = {}
+        self.quota = QuotaWaits()
         self.batches: list[int] = []
         self.polls: list[pb.PollRequest] = []
         self.hides_addresses = False
@@ -124,6 +126,9 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
         if waiting:
             reason, uncertain = waiting.pop(0)
             await self._refuse(context, reason, uncertain=uncertain)
+        if retry_ms := self.quota.left_ms(name):
+            trailers = ((REASON_TRAILER, "BUSY"), (RETRY_TRAILER, str(retry_ms)))
+            await context.abort(STATUS[pb.BUSY], "over the quota", trailers)
 
     async def _refuse(
         self, context: Any, reason: pb.Reason.ValueType, text: str = "", *, uncertain: bool = False
@@ -151,8 +156,11 @@ class FakeBroker(queue_pb2_grpc.QueueServicer):
         return pb.SendResponse(partition=partition, offset=offset)
 
     async def SendBatch(self, requests: Any, context: Any) -> Any:
-        await self._enter("SendBatch", context)
+        is_open = False
         async for request in requests:
+            if not is_open:
+                await self._enter("SendBatch", context)
+                is_open = True
             self.batches.append(len(request.messages))
             waiting = self.refusals.get("batch")
             if waiting:

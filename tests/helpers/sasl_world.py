@@ -122,6 +122,7 @@ class SaslClient:
 
 class SaslWorld:
     def __init__(self, clock: Clock, session_ms_max: int | None) -> None:
+        self._clock = clock
         self.users: Mapping[str, User] = {"alice": stored("alice", PASSWORD)}
         self.served: list[str] = []
         """Who was served a request behind the gate."""
@@ -162,7 +163,7 @@ class SaslWorld:
         self.listener.start()
 
     def _session(self, principal: Principal, host: str, *, listener: object) -> Any:
-        return SimpleNamespace(principal=principal, host=host)
+        return SimpleNamespace(principal=principal, host=host, clock=self._clock)
 
     def _behind(self) -> Api:
         def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:

@@ -90,11 +90,12 @@ class Backoff:
     def sleep(self) -> None:
         time.sleep(self._next_pause())
 
-    async def sleep_async(self) -> None:
+    async def sleep_async(self, seconds_min: float = 0.0) -> None:
+        """`seconds_min`: how long a broker wants to be left alone; not beyond the deadline."""
         # Imported here: most users of this module never run an event loop.
         import asyncio
 
-        await asyncio.sleep(self._next_pause())
+        await asyncio.sleep(min(max(self._next_pause(), seconds_min), self.seconds_left))
 
     def _next_pause(self) -> float:
         pause, self._pause = self._pause, min(self._pause * 2, self._pause_max)

@@ -1,5 +1,6 @@
 """Returns failures to clients of the proxy: a broker's rejection unchanged, else what was tried."""
 
+from math import ceil
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -8,7 +9,13 @@ from grpc import aio
 from moldau.client.errors import ClientError
 from moldau.client.queue.rpc import CallFailed
 from moldau.client.queue.settler import SettleResult
-from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, encode_text
+from moldau.proto.trailers import (
+    HINT_TRAILER,
+    REASON_TRAILER,
+    RETRY_TRAILER,
+    UNCERTAIN_TRAILER,
+    encode_text,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 Context = aio.ServicerContext[Any, Any]
@@ -43,7 +50,8 @@ async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoRetu
     if isinstance(error, InvalidRequest):
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", str(error))
     failure = error.failure
-    if failure.reason and not (failure.is_retriable and len(error.failures) > 1):
+    is_outage = failure.is_retriable and len(error.failures) > 1 and not failure.retry_seconds
+    if failure.reason and not is_outage:
         await _abort(
             context,
             failure.status,
@@ -51,6 +59,7 @@ async def refuse(context: Context, error: CallFailed | InvalidRequest) -> NoRetu
             failure.text,
             hint=failure.hint,
             is_uncertain=failure.is_uncertain,
+            retry_seconds=failure.retry_seconds,
         )
     await _abort(
         context,
@@ -87,11 +96,14 @@ async def _abort(
     *,
     hint: str = "",
     is_uncertain: bool = False,
+    retry_seconds: float = 0.0,
 ) -> NoReturn:
     trailers = [(REASON_TRAILER, reason)]
     if hint:
         trailers.append((HINT_TRAILER, encode_text(hint[:TEXT_LENGTH_MAX])))
     if is_uncertain:
         trailers.append((UNCERTAIN_TRAILER, "true"))
+    if retry_seconds:
+        trailers.append((RETRY_TRAILER, str(ceil(retry_seconds * 1000))))
     await context.abort(status, text[:TEXT_LENGTH_MAX], tuple(trailers))
     raise ClientError("the call was aborted")

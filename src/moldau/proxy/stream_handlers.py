@@ -24,6 +24,8 @@ IN_FLIGHT_MAX: Final = 16
 """Requests in flight of one SendBatch stream."""
 _SEND_SECONDS_MAX: Final = 35.0
 _HEARTBEAT_SECONDS_MAX: Final = 5.0
+_HEARTBEAT_PAUSE_SECONDS_MAX: Final = 1.0
+"""A client does not wait longer for the response than a broker may take for it."""
 
 
 class StreamHandlers:
@@ -71,7 +73,7 @@ class StreamHandlers:
             if not found.is_retriable or backoff.is_over:
                 raise CallFailed(found, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(min(found.retry_seconds, _HEARTBEAT_PAUSE_SECONDS_MAX))
 
     def _forwarded(self, caller: Caller, request: pb.HeartbeatRequest, data: bytes) -> bytes:
         """The response without addresses; most have none, and are forwarded unchanged."""
@@ -124,7 +126,7 @@ class StreamHandlers:
         while True:
             address = self._address_for(request, pins)
             upstream = upstreams.get(address)
-            if upstream is None or upstream.is_broken:
+            if upstream is None or (upstream.is_broken and not upstream.has_to_wait):
                 upstream = upstreams[address] = _upstream(caller, SEND_BATCH, address)
             found = await upstream.request(data, seconds)
             if not isinstance(found, RpcFailure):
@@ -133,7 +135,7 @@ class StreamHandlers:
                 return failed_batch(found, len(request.messages)).SerializeToString()
             pins.pop(request.topic, None)
             await self._rpc.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(found.retry_seconds)
 
     def _address_for(self, request: pb.SendBatchRequest, pins: dict[str, str]) -> str:
         """The common leader of all messages; else a leader of the topic, which forwards the others:
@@ -177,7 +179,7 @@ class StreamHandlers:
             if not failure.is_retriable or backoff.is_over:
                 raise CallFailed(failure, failures, self._rpc.seconds_max)
             await self._rpc.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(failure.retry_seconds)
 
     def _any_address(self) -> str:
         candidates = self._rpc.resolver.candidates

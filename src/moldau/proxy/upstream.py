@@ -1,6 +1,7 @@
 """A stream from the proxy to a broker, with one response per request, in order."""
 
 import asyncio
+import time
 from collections import deque
 
 import grpc
@@ -24,11 +25,18 @@ class Upstream:
         self._waiting: deque[asyncio.Future[bytes | RpcFailure]] = deque()
         self._lock = asyncio.Lock()
         self._failure: RpcFailure | None = None
+        self._waits_until = 0.0
+        self._has_response = False
         self._reading = asyncio.create_task(self._read(), name="proxy-upstream")
 
     @property
     def is_broken(self) -> bool:
         return self._failure is not None
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether the client is over its quota: another stream would be refused, too."""
+        return time.monotonic() < self._waits_until
 
     async def request(self, data: bytes, seconds_max: float) -> bytes | RpcFailure:
         """The response to a request, or its failure. A timeout breaks the stream: later responses
@@ -43,6 +51,11 @@ class Upstream:
             except (aio.AioRpcError, asyncio.InvalidStateError):
                 # The reader sets the failure for all waiters.
                 await asyncio.wait([self._reading])
+            if not self._has_response:
+                # The broker may refuse the stream, and gRPC hides why from who still writes.
+                await asyncio.wait([future], timeout=seconds_max)
+                if not future.done():
+                    self._break(timed_out_failure(self.address))
         try:
             async with asyncio.timeout(seconds_max):
                 return await future
@@ -59,6 +72,7 @@ class Upstream:
     async def _read(self) -> None:
         try:
             async for response in self._call:
+                self._has_response = True
                 if self._waiting:
                     future = self._waiting.popleft()
                     if not future.done():
@@ -76,6 +90,7 @@ class Upstream:
     def _break(self, failure: RpcFailure) -> None:
         if self._failure is None:
             self._failure = failure
+            self._waits_until = time.monotonic() + failure.retry_seconds
             self._call.cancel()
         while self._waiting:
             future = self._waiting.popleft()

@@ -140,6 +140,19 @@ def test_an_answer_that_is_too_large_leaves_it_open() -> None:
     assert failed(grpc.StatusCode.RESOURCE_EXHAUSTED, text).is_uncertain
 
 
+@pytest.mark.parametrize(
+    ("retry_ms", "seconds"),
+    [("1500", 1.5), ("1", 0.001), ("9" * 9, 30.0), ("9" * 5000, 0.0), ("-5", 0.0), ("x", 0.0)],
+)
+def test_a_client_over_its_quota_waits_as_long_as_the_broker_says_within_bounds(
+    retry_ms: str, seconds: float
+) -> None:
+    trailers = (("moldau-reason", "BUSY"), ("moldau-retry-ms", retry_ms))
+    failure = failed(grpc.StatusCode.RESOURCE_EXHAUSTED, "quota", trailers)
+    assert failure.is_retriable
+    assert failure.retry_seconds == seconds
+
+
 def test_where_no_broker_is_known_nothing_was_done_and_one_may_come() -> None:
     error = aio.AioRpcError(grpc.StatusCode.UNKNOWN, aio.Metadata(), aio.Metadata(), details="x")
     failure = failure_of(error, "")

@@ -20,7 +20,7 @@ from moldau.edge.grpc.errors import unknown_caller
 from moldau.edge.grpc.listener import GrpcLimits
 from moldau.metadata.security import User
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
-from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, decode_text
+from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, RETRY_TRAILER, decode_text
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.queues.types import ErrorReason, PollResult, QueueRefusedError
@@ -330,3 +330,39 @@ def test_a_stream_over_its_time_is_not_read_until_it_is_paid() -> None:
         assert reads == [0.0, 1.0]
 
     asyncio.run(scenario())
+
+
+def test_a_stream_over_the_quota_ends_after_its_first_request() -> None:
+    """gRPC hides the status of a stream that ends while the client writes."""
+    events: list[str] = []
+
+    class Client:
+        def peer(self) -> str:
+            return "ipv4:192.0.2.1:5000"
+
+        async def read(self) -> pb.SendBatchRequest:
+            events.append("read")
+            return pb.SendBatchRequest()
+
+        async def abort(self, code: grpc.StatusCode, text: str, trailers: object) -> None:
+            events.extend([code.name, str(dict(cast(Any, trailers))[RETRY_TRAILER])])
+
+    async def never(call: object) -> None:
+        raise AssertionError
+
+    async def scenario() -> None:
+        clock = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0)
+        entrance = entrance_to(broker_with(clock=clock))
+        entrance.sessions.quotas.replace({QuotaEntity("", None): {QuotaKey.REQUEST: 100.0}})
+        visit = await entrance.enter([], "127.0.0.1")
+        meter = visit.session.meter()
+        assert meter is not None
+        meter.take(QuotaKey.REQUEST, 3.0)
+        calls = Calls(entrance)
+        handler: Any = calls.stream_stream(pb.SendBatchRequest, never)
+        with pytest.raises(RuntimeError, match="an aborted call continued"):
+            await handler.stream_stream(None, Client())
+        calls.stop()
+
+    asyncio.run(scenario())
+    assert events == ["read", "RESOURCE_EXHAUSTED", "2000"]

@@ -36,7 +36,7 @@ async def served_as(tmp_path: Path, *names: str, rules: str = "DEFAULT") -> list
     served: list[str] = []
 
     def session(principal: Principal, host: str, *, listener: object) -> Any:
-        return SimpleNamespace(principal=principal)
+        return SimpleNamespace(principal=principal, clock=SystemClock())
 
     def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
         served.append(str(call.session.principal))

@@ -1,13 +1,44 @@
 """Requests about many names: others are served between, and too many are refused."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from handler_calls import FakeConnection, LoopClock
 
 from moldau.edge.kafka import large_requests
+from moldau.edge.kafka.handler import Call
 from moldau.edge.kafka.large_requests import Steps, handle_each, in_turns, query_each
+from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.net.connection import Connection
+
+
+class SlowClock(LoopClock):
+    """Each step of a handler takes so long."""
+
+    def __init__(self, step_seconds: float = 0.0) -> None:
+        self.step_seconds = step_seconds
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def step(self) -> None:
+        self.now += self.step_seconds
+
+
+def call_with(clock: SlowClock) -> Call:
+    """As the dispatcher makes it."""
+    TURNS.set(Turns(LargeRequests(), cast("Connection", FakeConnection()), "192.0.2.1", clock))
+    return cast("Call", SimpleNamespace(session=SimpleNamespace(clock=clock)))
+
+
+@pytest.fixture(autouse=True)
+def call() -> Call:
+    """In a broker with a clock that stands still."""
+    return call_with(SlowClock())
 
 
 def refuse(name: int, error: RefusedError) -> str:
@@ -86,24 +117,37 @@ async def test_too_many_are_refused_with_what_to_do(each, monkeypatch: pytest.Mo
 
 
 @in_turns
-def count(begin: int, end: int) -> Steps[list[int]]:
+def count(call: Call, end: int) -> Steps[list[int]]:
     found = []
-    for number in range(begin, end):
+    for number in range(end):
         yield
         found.append(number)
+        cast("SlowClock", call.session.clock).step()
     return found
 
 
-async def test_a_request_of_ordinary_size_is_answered_at_once() -> None:
-    assert count(0, 3) == [0, 1, 2]
-    assert count(0, 0) == []
+async def test_a_request_of_ordinary_size_is_answered_at_once(call: Call) -> None:
+    assert count(call, 3) == [0, 1, 2]
+    assert count(call, 0) == []
+
+
+@pytest.mark.parametrize(("step_seconds", "turns"), [(0.0, 0), (0.001, 130), (0.01, 250)])
+async def test_the_clock_of_the_broker_ends_a_turn(step_seconds: float, turns: int) -> None:
+    result = count(call_with(SlowClock(step_seconds)), 1000)
+    if not turns:
+        assert result == list(range(1000))
+        return
+    assert asyncio.iscoroutine(result)
+    task = asyncio.create_task(result)
+    assert abs(await turns_during(task) - turns) < turns / 10
+    assert await task == list(range(1000))
 
 
 async def test_a_large_request_goes_on_while_others_are_served(
-    monkeypatch: pytest.MonkeyPatch,
+    call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
-    result = count(0, 1000)
+    result = count(call, 1000)
     assert asyncio.iscoroutine(result)
     task = asyncio.create_task(result)
     assert await turns_during(task) >= 1000 // large_requests._CLOCK_INTERVAL_FIRST
@@ -112,7 +156,7 @@ async def test_a_large_request_goes_on_while_others_are_served(
 
 @pytest.mark.parametrize("names", [1, 1000])
 async def test_a_handler_may_end_with_a_coroutine(
-    names: int, monkeypatch: pytest.MonkeyPatch
+    names: int, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
 
@@ -121,12 +165,12 @@ async def test_a_handler_may_end_with_a_coroutine(
         return "done"
 
     @in_turns
-    def handle(call: None, request: int) -> Steps[Any]:
+    def handle(call: Call, request: int) -> Steps[Any]:
         for _ in range(request):
             yield
         return last()
 
-    assert await handle(None, names) == "done"
+    assert await handle(call, names) == "done"
 
 
 def test_rejected_requests_do_not_fill_the_log(

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from handler_calls import FakeConnection
+from handler_calls import FakeConnection, LoopClock
 
 from moldau.edge.kafka import large_requests
 from moldau.edge.kafka.large_requests import Steps, finish, turns_of
@@ -20,6 +20,10 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_requests, "_CLOCK_INTERVAL", 1)
 
 
+def turns_of_client(large: LargeRequests) -> Turns:
+    return Turns(large, cast("Connection", FakeConnection()), "192.0.2.1", LoopClock())
+
+
 class Clients:
     """Their large requests to one broker."""
 
@@ -31,7 +35,7 @@ class Clients:
 
     def ask(self, name: str, host: str = "192.0.2.1") -> FakeConnection:
         connection = FakeConnection()
-        turns = Turns(self.large, cast("Connection", connection), host)
+        turns = Turns(self.large, cast("Connection", connection), host, LoopClock())
         self.tasks.append(asyncio.create_task(self._handle(name, turns)))
         return connection
 
@@ -131,7 +135,7 @@ async def test_handlers_that_wait_between_names_pass_a_gate_one_at_a_time() -> N
 
     async def handle() -> None:
         nonlocal handled
-        TURNS.set(Turns(large, cast("Connection", FakeConnection()), "192.0.2.1"))
+        TURNS.set(turns_of_client(large))
         async for _ in turns_of(range(STEPS)):
             handled += 1
 
@@ -159,11 +163,10 @@ async def test_a_handler_that_waits_for_another_broker_keeps_no_turn() -> None:
         return result
 
     async def handle(result: Any) -> Any:
-        turns = Turns(large, cast("Connection", FakeConnection()), "192.0.2.1")
+        turns = turns_of_client(large)
         TURNS.set(turns)
         try:
-            found = large_requests.in_turns(lambda *_: steps(result))(None, None)
-            return await found
+            return await finish(steps(result))
         finally:
             turns.end()
 

@@ -2,30 +2,50 @@
 
 Generated from the sample requests of all served APIs: each list in them is made long. What is
 counted are calls of functions between two turns, not time.
+
+A request without names may get all that a broker has: those have a table of their own.
 """
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from types import FrameType
+from functools import partial
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from guarded_calls import ALICE
-from handler_calls import Asked, FakeCluster, FakeConnection, broker_of, brokers, image, topic
+from handler_calls import (
+    Asked,
+    FakeCluster,
+    FakeConnection,
+    broker_of,
+    brokers,
+    image,
+    service,
+    topic,
+)
 from kafka_refusals import WALKS
 from refusal_world import served_versions, world
 
+from moldau.api.broker import Broker
 from moldau.api.session import Sessions
 from moldau.edge.kafka import large_requests
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handlers import fetch, produce
 from moldau.edge.kafka.served_apis import APIS
-from moldau.model.errors import PeerProtocolError
+from moldau.groups.results import CommittedOffset, FetchOffsetsResult, GroupState, ListedGroup
+from moldau.model.errors import ErrorCode, PeerProtocolError
+from moldau.model.ids import Offset, PartitionIndex, ProducerId, TimestampMs, TopicPartition
 from moldau.net.connection import Connection
+from moldau.transactions.results import ListedTransaction
 from moldau.wire.framing import frame_request
+from moldau.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.wire.messages.list_groups import ListGroupsRequest
+from moldau.wire.messages.list_transactions import ListTransactionsRequest
 from moldau.wire.messages.metadata import MetadataRequest
+from moldau.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response
 
@@ -170,17 +190,127 @@ async def test_no_turn_handles_all_names(
     assert found <= CALLS_PER_NAME_MAX * NAMES
 
 
-@pytest.mark.parametrize(("topics", "partitions"), [(100, 50), (1, 5000)])
-@pytest.mark.parametrize("version", [1, 12])
-async def test_no_turn_describes_and_encodes_all_topics_of_a_large_cluster(
-    topics: int, partitions: int, version: int, monkeypatch: pytest.MonkeyPatch
+# ---- requests that name nothing: the answer is all that the broker has
+
+
+def of_topics(topics: int, partitions: int) -> Broker:
+    known = [topic(f"t{number}", *[(1,)] * partitions) for number in range(topics)]
+    return broker_of(FakeCluster(image(brokers(1), *known)))
+
+
+def of_replicas() -> Broker:
+    replicas = [
+        SimpleNamespace(partition=each, size_bytes=100, high_watermark=7, end_offset=8)
+        for each in PARTITIONS
+    ]
+    disk: dict[str, Any] = {
+        "disk_total_bytes": lambda: 100,
+        "disk_free_bytes": lambda: 50,
+        "data_dir": "/data",
+    }
+    return broker_of(FakeCluster(image(brokers(1))), replicas=replicas, **disk)
+
+
+def of_offsets() -> Broker:
+    at = CommittedOffset(offset=Offset(7), commit_timestamp=TimestampMs(0))
+    offsets = dict.fromkeys(PARTITIONS, at)
+
+    async def fetch_offsets(*_: object, **__: object) -> FetchOffsetsResult:
+        return FetchOffsetsResult(error=ErrorCode.NONE, offsets=offsets)
+
+    known = [topic(f"t{number}", *[(1,)] * 50) for number in range(100)]
+    found = service(fetch_offsets=fetch_offsets)
+    return broker_of(FakeCluster(image(brokers(1), *known)), groups=found)
+
+
+def of_groups() -> Broker:
+    listed = [
+        ListedGroup(group_id=f"g{number}", protocol_type="consumer", state=GroupState.EMPTY)
+        for number in range(ALL)
+    ]
+    found = service(list_groups=lambda *_: (ErrorCode.NONE, listed))
+    return broker_of(FakeCluster(image(brokers(1))), groups=found)
+
+
+def of_transactions() -> Broker:
+    listed = [
+        ListedTransaction(transactional_id=f"t{number}", producer_id=ProducerId(1), state="Ongoing")
+        for number in range(ALL)
+    ]
+    found = service(list_transactions=lambda *_: (ErrorCode.NONE, listed))
+    return broker_of(FakeCluster(image(brokers(1))), transactions=found)
+
+
+ALL = 5000
+PARTITIONS = [
+    TopicPartition(f"t{number}", PartitionIndex(index))
+    for number in range(100)
+    for index in range(50)
+]
+OF_GROUP = OffsetFetchRequestGroup(group_id="g", topics=None)
+ALL_CASES: list[tuple[Request, list[int], Callable[[], Broker]]] = [
+    (MetadataRequest(topics=None), [1, 12], partial(of_topics, 100, 50)),
+    (MetadataRequest(topics=None), [1, 12], partial(of_topics, 1, ALL)),
+    (DescribeLogDirsRequest(topics=None), [1, 4], of_replicas),
+    (OffsetFetchRequest(group_id="g", topics=None), [2, 7], of_offsets),
+    (OffsetFetchRequest(groups=[OF_GROUP]), [8, 10], of_offsets),
+    (ListGroupsRequest(), [0, 5], of_groups),
+    (ListTransactionsRequest(state_filters=[], producer_id_filters=[]), [0, 1], of_transactions),
+]
+FEW = {
+    ApiKey.CREATE_PARTITIONS: "null: the broker chooses the replicas of the partitions",
+    ApiKey.DESCRIBE_CONFIGS: "null: all settings, of which there is a fixed number",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "null: the reassignment is cancelled",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "null: the same as before",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "only those in progress, which an administrator started",
+    ApiKey.ELECT_LEADERS: "only partitions without their preferred leader, in `run_each`",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "as many users as administrators create",
+}
+"""Requests with a list that may be null, which is not answered with all that the broker has."""
+
+
+def test_every_request_for_all_is_tried() -> None:
+    nullable = {
+        key
+        for key, api in APIS.items()
+        if any(
+            has_null(api.request, version)
+            for version in range(api.versions[0], api.versions[1] + 1)
+        )
+    }
+    tried = {request.API_KEY for request, *_ in ALL_CASES}
+    assert nullable <= tried | FEW.keys()
+    assert not tried & FEW.keys()
+
+
+def has_null(kind: Any, version: int) -> bool:
+    """Whether one of its lists may be null."""
+    return any(
+        field.kind == "array"
+        and version in field.versions
+        and (
+            version in field.nullable
+            or (not isinstance(field.element, str) and has_null(field.element, version))
+        )
+        for field in kind.FIELDS.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "made"),
+    [
+        pytest.param(request, version, made, id=f"{number}-{type(request).__name__}-v{version}")
+        for number, (request, versions, made) in enumerate(ALL_CASES)
+        for version in versions
+    ],
+)
+async def test_no_turn_describes_and_encodes_all(
+    request_: Request, version: int, made: Callable[[], Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_requests, "_TURN_SECONDS_MAX", 0.0)
-    known = [topic(f"t{number}", *[(1,)] * partitions) for number in range(topics)]
-    sessions = Sessions(broker_of(FakeCluster(image(brokers(1), *known))))
-    dispatcher = Dispatcher(sessions, APIS)
+    dispatcher = Dispatcher(Sessions(made()), APIS)
     connection = FakeConnection()
-    chunks = frame_request(MetadataRequest(topics=None), version, 1, "test")
+    chunks = frame_request(request_, version, 1, "test")
     frame = b"".join(bytes(cast("bytes", chunk)) for chunk in chunks)[4:]
     calls = Calls()
     # The first makes the codec, which is not what is counted.
@@ -198,5 +328,5 @@ async def test_no_turn_describes_and_encodes_all_topics_of_a_large_cluster(
             watching.cancel()
     first, second = connection.replies
     assert first == second
-    assert len(second) > topics * partitions * 20
+    assert len(second) > ALL * 10
     assert calls.most < calls.all / 4

@@ -71,7 +71,9 @@ class Heartbeats:
             log.info("heartbeat failed: %s; trying another broker", failure)
             self._turn += 1
             self._rpc.resolver.refresh_soon()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            # Not longer than between two heartbeats: the consumer would be evicted.
+            pause = min(failure.retry_seconds, self._interval_seconds)
+            await asyncio.sleep(max(_PAUSE_SECONDS, pause))
 
     async def _stream(self, address: str) -> RpcFailure:
         """Send heartbeats to one broker until that fails."""

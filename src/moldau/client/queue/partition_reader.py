@@ -62,6 +62,7 @@ async def read(rpc: RpcClient, request: pb.ReadFromRequest) -> AsyncIterator[lis
     failures: dict[str, RpcFailure] = {}
     backoff = rpc.backoff()
     while True:
+        pause = 0.0
         address = rpc.view.leader_address(request.topic, request.partition)
         candidates = [address] if address else rpc.resolver.candidates
         if candidates:
@@ -78,6 +79,7 @@ async def read(rpc: RpcClient, request: pb.ReadFromRequest) -> AsyncIterator[lis
                 return
             except aio.AioRpcError as error:
                 failure = failures[candidates[0]] = failure_of(error, candidates[0])
+                pause = failure.retry_seconds
                 if not failure.is_retriable:
                     raise error_of(failure, doing) from error
                 if backoff.is_over:
@@ -85,4 +87,4 @@ async def read(rpc: RpcClient, request: pb.ReadFromRequest) -> AsyncIterator[lis
             finally:
                 call.cancel()
         await rpc.resolver.refresh()
-        await backoff.sleep_async()
+        await backoff.sleep_async(pause)

@@ -114,10 +114,13 @@ class Poller:
         return Polled(messages, bool(self._full) and not messages)
 
     def outage(self) -> dict[str, RpcFailure]:
-        """The failures by address if no broker responds; empty if one does."""
+        """The failures by address if no broker responds; empty if one does, or wants the client to
+        wait."""
         targets = self._targets() or list(self._rpc.resolver.failures)
         known = {**self._rpc.resolver.failures, **self.failures}
-        failed = {each: known[each] for each in targets if each in known}
+        failed = {
+            each: known[each] for each in targets if each in known and not known[each].retry_seconds
+        }
         return failed if len(failed) == len(targets) else {}
 
     async def close(self) -> None:
@@ -218,7 +221,8 @@ class Poller:
             return
         if failure.reason:
             self.responded_at = time.monotonic()
-        self._paused_until[failure.address] = time.monotonic() + _DOWN_SECONDS
+        pause = max(_DOWN_SECONDS, failure.retry_seconds)
+        self._paused_until[failure.address] = time.monotonic() + pause
         if failure.is_stale_route:
             self._rpc.resolver.refresh_soon()
 

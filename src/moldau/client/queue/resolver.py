@@ -94,7 +94,8 @@ class Resolver:
             seconds = time.monotonic() - started_at
             if backoff.is_over or seconds >= self._connect_seconds_max():
                 raise retries_exhausted_error(self.failures, "reach the cluster", round(seconds, 1))
-            await backoff.sleep_async()
+            waits = (failure.retry_seconds for failure in self.failures.values())
+            await backoff.sleep_async(min(waits, default=0.0))
         self.keep_refreshing()
 
     def _connect_seconds_max(self) -> float:

@@ -108,6 +108,7 @@ class RpcClient:
             addresses = route(self.view) or self.resolver.candidates
             if not addresses:
                 await self._find_broker(backoff)
+            waits: list[float] = []
             for address in addresses:
                 seconds = backoff.try_seconds if idempotent else max(0.001, backoff.seconds_left)
                 try:
@@ -117,9 +118,10 @@ class RpcClient:
                     is_final = not failure.is_retriable or (failure.is_uncertain and not idempotent)
                     if is_final or backoff.is_over:
                         raise CallFailed(failure, failures, backoff.seconds_max) from error
+                waits.append(failure.retry_seconds)
                 if failure.is_stale_route:
                     await self.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(min(waits, default=0.0))
 
     async def call_all(
         self,
@@ -146,12 +148,13 @@ class RpcClient:
             responses = [each for each in found if not isinstance(each, RpcFailure)]
             if len(responses) == len(found) and responses:
                 return responses
-            for failure in (each for each in found if isinstance(each, RpcFailure)):
+            failed = [each for each in found if isinstance(each, RpcFailure)]
+            for failure in failed:
                 failures[failure.address] = failure
                 if not failure.is_retriable or backoff.is_over:
                     raise CallFailed(failure, failures, backoff.seconds_max)
             await self.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(max((each.retry_seconds for each in failed), default=0.0))
 
     def backoff(self, seconds_max: float | None = None) -> Backoff:
         return Backoff(self.seconds_max if seconds_max is None else seconds_max)

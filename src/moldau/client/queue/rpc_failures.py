@@ -4,6 +4,7 @@ A broker that rejects a call says why in trailers (`moldau-reason`, `moldau-hint
 without them did not come from a broker.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,13 +25,22 @@ from moldau.client.errors import (
     UnreachableError,
 )
 from moldau.model.errors import ErrorCode
-from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, decode_text
+from moldau.proto.trailers import (
+    HINT_TRAILER,
+    REASON_TRAILER,
+    RETRY_TRAILER,
+    UNCERTAIN_TRAILER,
+    decode_text,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 GRPC_HINT: Final = (
     "is that the gRPC address of a running broker (grpc.addr, 8000 by default)? "
     "start one: moldau dev · other address: MOLDAU_GRPC"
 )
+
+RETRY_SECONDS_MAX: Final = 30.0
+"""No longer is waited for a quota at a time: it may be raised meanwhile."""
 
 REASON_NUMBERS: Final[dict[str, int]] = dict(pb.Reason.items())
 REASON_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Reason.items()}
@@ -75,6 +85,7 @@ _CODES: Final = {
     "BUSY": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     "OUT_OF_RANGE": ErrorCode.OFFSET_OUT_OF_RANGE,
 }
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC", "UNKNOWN_GROUP"})
 
 
@@ -89,6 +100,8 @@ class RpcFailure:
     hint: str
     is_uncertain: bool
     """The request may have been carried out."""
+    retry_seconds: float = 0.0
+    """How long a client over its quota has to wait."""
 
     @property
     def is_retriable(self) -> bool:
@@ -141,7 +154,11 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
         return RpcFailure(address, error.code(), "TOO_LARGE", text, "", False)
     uncertain = trailers.get(UNCERTAIN_TRAILER) == "true" or not reason or reason == "TIMED_OUT"
     hint = decode_text(trailers.get(HINT_TRAILER, ""))
-    return RpcFailure(address, error.code(), reason, text, hint, uncertain)
+    retry_ms = trailers.get(RETRY_TRAILER, "")
+    retry_seconds = int(retry_ms) / 1000 if _NUMBER.fullmatch(retry_ms) else 0.0
+    return RpcFailure(
+        address, error.code(), reason, text, hint, uncertain, min(retry_seconds, RETRY_SECONDS_MAX)
+    )
 
 
 def unreachable_failure(address: str, text: str) -> RpcFailure:

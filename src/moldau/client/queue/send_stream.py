@@ -111,7 +111,10 @@ class SendStream:
         self._outcome = outcome
         self._acks = acks
         self._seconds_max = seconds_max
-        self._room = asyncio.Semaphore(in_flight_max)
+        # One until the first response: a broker may refuse the stream, and gRPC hides why from a
+        # client that still writes.
+        self._room = asyncio.Semaphore(1)
+        self._room_later = in_flight_max - 1
         self._in_flight: deque[SendChunk] = deque()
         self._call = channels.stream(address, SEND_BATCH)
         self._failure: RpcFailure | None = None
@@ -122,6 +125,11 @@ class SendStream:
     @property
     def is_broken(self) -> bool:
         return self._failure is not None
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether the client is over its quota: another stream would be refused, too."""
+        return self._failure is not None and self._failure.retry_seconds > 0
 
     async def put(self, chunk: SendChunk) -> None:
         """Send a chunk when there is room. Records its outcome, also if the stream is broken."""
@@ -178,7 +186,9 @@ class SendStream:
                 self._break(await stream_failure(self._call, self._address))
                 return
             self._handle(self._in_flight.popleft(), response)
-            self._room.release()
+            for _ in range(1 + self._room_later):
+                self._room.release()
+            self._room_later = 0
 
     def _break(self, failure: RpcFailure) -> None:
         self._failure = failure

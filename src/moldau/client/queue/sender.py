@@ -103,7 +103,8 @@ class QueueSender:
         backoff = self._rpc.backoff(seconds_max)
         while outcome.unsent and not backoff.is_over:
             await self._rpc.resolver.refresh()
-            await backoff.sleep_async()
+            waits = (failed.failure.retry_seconds for failed in outcome.unsent.values())
+            await backoff.sleep_async(min(waits))
             unsent, outcome.unsent = outcome.unsent, {}
             await run.once((index, failed.message) for index, failed in sorted(unsent.items()))
         for index, failed in outcome.unsent.items():
@@ -191,7 +192,7 @@ class _Run:
 
     async def _put(self, streams: dict[str, SendStream], address: str, chunk: SendChunk) -> None:
         stream = streams.get(address)
-        if stream is None or stream.is_broken:
+        if stream is None or (stream.is_broken and not stream.has_to_wait):
             stream = streams[address] = self._open_stream(address)
         await stream.put(chunk)
 

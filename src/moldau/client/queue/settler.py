@@ -104,12 +104,12 @@ class Settler:
                 for address, indexes in routes.items()
                 for part in _parts(indexes)
             ]
-            await asyncio.gather(*rounds)
+            waits = await asyncio.gather(*rounds)
             left = [index for index in left if _is_retriable(results[index])]
             if not left or backoff.is_over:
                 break
             await self._rpc.resolver.refresh()
-            await backoff.sleep_async()
+            await backoff.sleep_async(min((each for each in waits if each is not None), default=0))
         unreached = SettleResult(pb.UNAVAILABLE, "no broker could be reached in time")
         return [result or unreached for result in results]
 
@@ -136,7 +136,8 @@ class Settler:
         results: list[SettleResult | None],
         uncertain: set[int],
         seconds: float,
-    ) -> None:
+    ) -> float | None:
+        """How long to wait before the next attempt; None: none is needed."""
         own = [tokens[index] for index in indexes]
         try:
             response = await self._call(address, group, consumer, own, what, seconds)
@@ -147,7 +148,7 @@ class Settler:
             result = _result_of(failure)
             for index in indexes:
                 results[index] = result
-            return
+            return failure.retry_seconds
         refused = {each.index: each for each in response.refused}
         for place, index in enumerate(indexes):
             found = refused.get(place)
@@ -162,6 +163,7 @@ class Settler:
             results[index] = (
                 DONE if done_before or nacked else SettleResult(found.reason, found.message)
             )
+        return 0.0 if any(_is_retriable(results[index]) for index in indexes) else None
 
     async def _call(
         self,

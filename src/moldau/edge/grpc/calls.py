@@ -28,7 +28,7 @@ from moldau.edge.grpc.errors import (
     too_many_calls,
     unknown_caller,
 )
-from moldau.model.errors import MoldauError
+from moldau.model.errors import MoldauError, QuotaExceededError
 from moldau.net.address_limits import AddressLimits
 from moldau.security.quotas import QuotaKey
 from moldau.security.sasl import AuthenticationError
@@ -186,7 +186,8 @@ class Calls:
         def serve(visit: Visit, context: "Context") -> Awaitable[None]:
             return work(Call(self, context, kind, visit))
 
-        return grpc.stream_stream_rpc_method_handler(self._served(serve), reader(kind), write)
+        handle = self._served(serve, stream_of=kind)
+        return grpc.stream_stream_rpc_method_handler(handle, reader(kind), write)
 
     def _with_call(
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[T]]
@@ -202,8 +203,13 @@ class Calls:
         await self._served(_nothing)(None, context)
 
     def _served(
-        self, serve: "Callable[[Visit, Context], Awaitable[T]]"
+        self,
+        serve: "Callable[[Visit, Context], Awaitable[T]]",
+        *,
+        stream_of: type[Message] | None = None,
     ) -> "Callable[[object, Context], Awaitable[T]]":
+        """`stream_of`: the requests of a client that sends many."""
+
         async def enter(context: "Context") -> T:
             self._check_running()
             entrance, host = self._entrance, host_of(context)
@@ -211,12 +217,19 @@ class Calls:
                 raise RefusedCallError(too_many_calls(reason))
             self._addresses.opened(host)
             try:
-                if entrance.asks:
-                    visit = await entrance.enter(
-                        authorization_of(context), host, certificate=certificate_of(context)
-                    )
-                else:
-                    visit = entrance.anonymous(host)
+                try:
+                    if entrance.asks:
+                        visit = await entrance.enter(
+                            authorization_of(context), host, certificate=certificate_of(context)
+                        )
+                    else:
+                        visit = entrance.anonymous(host)
+                except QuotaExceededError:
+                    if stream_of is not None:
+                        # gRPC hides from a client that still writes why its stream ends, and how
+                        # long it has to wait.
+                        await self.request(context, stream_of)
+                    raise
                 return await visit.charged(serve(visit, context))
             finally:
                 self._addresses.closed(host)

@@ -12,6 +12,7 @@ from moldau.edge.kafka.client_login import login_of
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.handler import Api, Call, Handle, host_of
 from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
+from moldau.edge.kafka.large_requests import finish
 from moldau.edge.kafka.throttle import Throttle, mute_debtor
 from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
 from moldau.model.errors import PeerProtocolError
@@ -165,12 +166,12 @@ class Dispatcher:
         task.add_done_callback(partial(self._finished, call))
 
     async def _answer(self, call: Call, handling: Awaitable[Response]) -> None:
-        turns = Turns(self._large, call.connection, call.client_host)
+        turns = Turns(self._large, call.connection, call.client_host, call.session.clock)
         TURNS.set(turns)
         try:
             response = await handling
             if turns.is_large:
-                await call.reply_in_turns(response)
+                await _reply_in_turns(call, response)
             else:
                 call.reply(response)
         finally:
@@ -194,3 +195,15 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _reply_in_turns(call: Call, response: Response) -> None:
+    """For a response that may be so large that to encode it would hold up others."""
+    encoding = finish(response.encode_in_steps(call.version))
+    if call.throttle is None:
+        body = await encoding
+    else:
+        # Before it is encoded: not twice.
+        call.throttle.announce(response, call.api_key)
+        body = await timed(encoding, call.throttle.spent)
+    call.send(body)

@@ -15,10 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from moldau.api.quotas import timed
 from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import Deadlines
-from moldau.edge.kafka.large_requests import finish
 from moldau.edge.kafka.throttle import Throttle
 from moldau.model.histogram import SECONDS, Histogram
 from moldau.model.slices import Chunk
@@ -96,17 +94,6 @@ class Call:
         body = response.encode(self.version)
         if self.throttle is not None:
             body = self.throttle.answered(response, self.api_key, self.version, body)
-        self.send(body)
-
-    async def reply_in_turns(self, response: Response) -> None:
-        """For a response that may be so large that to encode it would hold up others."""
-        encoding = finish(response.encode_in_steps(self.version))
-        if self.throttle is None:
-            body = await encoding
-        else:
-            # Before it is encoded: not twice.
-            self.throttle.announce(response, self.api_key)
-            body = await timed(encoding, self.throttle.spent)
         self.send(body)
 
     def send(self, body: list[Chunk]) -> None:

@@ -31,7 +31,9 @@ from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
 from moldau.api.quotas import charged
-from moldau.edge.kafka.turn_order import end_turns, next_turn, pass_gate
+from moldau.edge.kafka.handler import Call
+from moldau.edge.kafka.turn_order import TURNS
+from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,6 @@ _CLOCK_INTERVAL: Final = 4
 _CLOCK_INTERVAL_FIRST: Final = 32
 """In the first turn of a handler: most end before."""
 
-C = TypeVar("C")
 N = TypeVar("N")
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -56,27 +57,27 @@ one is long, and ends with the response."""
 
 
 def in_turns(
-    handle: Callable[[C, Q], Steps[R | Coroutine[Any, Any, R]]] | Callable[[C, Q], Steps[R]],
-) -> Callable[[C, Q], R | Coroutine[Any, Any, R]]:
+    handle: Callable[[Call, Q], Steps[R | Coroutine[Any, Any, R]]] | Callable[[Call, Q], Steps[R]],
+) -> Callable[[Call, Q], R | Coroutine[Any, Any, R]]:
     """A handler that is done in its first turn, or continues as a coroutine."""
 
     @wraps(handle)
-    def begin(call: C, request: Q) -> R | Coroutine[Any, Any, R]:
+    def begin(call: Call, request: Q) -> R | Coroutine[Any, Any, R]:
         steps = handle(call, request)
-        result = _take_turn(steps, _CLOCK_INTERVAL_FIRST)
+        result = _take_turn(steps, _CLOCK_INTERVAL_FIRST, call.session.clock)
         return _go_on(steps) if result is None else result
 
     return begin
 
 
-def _take_turn(steps: Steps[R], clock_interval: int) -> R | None:
+def _take_turn(steps: Steps[R], clock_interval: int, clock: Clock) -> R | None:
     """The result of the steps; None if the turn ends before them."""
-    turn_ends = perf_counter() + _TURN_SECONDS_MAX
+    turn_ends = clock.monotonic() + _TURN_SECONDS_MAX
     try:
         while True:
             for _ in range(clock_interval):
                 next(steps)
-            if perf_counter() >= turn_ends:
+            if clock.monotonic() >= turn_ends:
                 return None
     except StopIteration as end:
         return cast("R", end.value)
@@ -84,17 +85,19 @@ def _take_turn(steps: Steps[R], clock_interval: int) -> R | None:
 
 async def finish(steps: Steps[R]) -> R:
     """The result of the steps, at once or in turns."""
-    result = _take_turn(steps, _CLOCK_INTERVAL)
+    result = _take_turn(steps, _CLOCK_INTERVAL, TURNS.get().clock)
     return await _go_on(steps) if result is None else result
 
 
 async def _go_on(steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R]) -> R:
+    turns = TURNS.get()
     result = None
     while result is None:
-        await next_turn()
-        result = _take_turn(steps, _CLOCK_INTERVAL)
+        await turns.next()
+        result = _take_turn(steps, _CLOCK_INTERVAL, turns.clock)
     if isinstance(result, Coroutine):
-        end_turns()
+        # It waits for something.
+        turns.end()
         return cast("R", await result)
     return result
 
@@ -109,12 +112,14 @@ def different(names: Iterable[N], key: Callable[[N], Hashable]) -> list[N]:
 
 async def turns_of(names: Iterable[N]) -> AsyncIterator[N]:
     """The names; other clients are served after some of them."""
-    turn_ends = perf_counter() + _TURN_SECONDS_MAX
+    turns = TURNS.get()
+    monotonic = turns.clock.monotonic
+    turn_ends = monotonic() + _TURN_SECONDS_MAX
     for name in names:
         yield name
-        if perf_counter() >= turn_ends:
-            await pass_gate()
-            turn_ends = perf_counter() + _TURN_SECONDS_MAX
+        if monotonic() >= turn_ends:
+            await turns.pass_gate()
+            turn_ends = monotonic() + _TURN_SECONDS_MAX
 
 
 async def handle_each(
@@ -157,7 +162,7 @@ async def query_each(
         while some := list(islice(left, _STARTED_PER_TURN)):
             tasks += [asyncio.create_task(charged(query(name))) for name in some]
             if len(tasks) < len(names):
-                await pass_gate()
+                await TURNS.get().pass_gate()
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:

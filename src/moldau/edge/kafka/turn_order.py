@@ -13,6 +13,7 @@ from collections import deque
 from contextvars import ContextVar
 from typing import Final
 
+from moldau.model.clock import Clock
 from moldau.net.connection import Connection
 
 
@@ -56,13 +57,17 @@ class LargeRequests:
 class Turns:
     """The turns of one request, from the second on."""
 
-    __slots__ = ("_connection", "_goes_on", "_host", "_large", "is_large")
+    __slots__ = ("_connection", "_goes_on", "_host", "_large", "clock", "is_large")
 
-    def __init__(self, large: LargeRequests, connection: Connection, host: str) -> None:
+    def __init__(
+        self, large: LargeRequests, connection: Connection, host: str, clock: Clock
+    ) -> None:
         self._large = large
         self._connection = connection
         self._host = host
         self._goes_on = False
+        self.clock = clock
+        """Decides when a turn ends."""
         self.is_large = False
         """Whether it needed more than one turn."""
 
@@ -94,22 +99,5 @@ class Turns:
             raise asyncio.CancelledError
 
 
-TURNS: Final[ContextVar[Turns | None]] = ContextVar("TURNS", default=None)
-"""Of the request that the current task handles; None without a dispatcher."""
-
-
-async def next_turn() -> None:
-    turns = TURNS.get()
-    await (asyncio.sleep(0) if turns is None else turns.next())
-
-
-async def pass_gate() -> None:
-    turns = TURNS.get()
-    await (asyncio.sleep(0) if turns is None else turns.pass_gate())
-
-
-def end_turns() -> None:
-    """Before a large request waits for something."""
-    turns = TURNS.get()
-    if turns is not None:
-        turns.end()
+TURNS: Final[ContextVar[Turns]] = ContextVar("TURNS")
+"""Of the request that the current task handles."""

@@ -179,17 +179,17 @@ def peer_certificate(connection: ssl.SSLObject) -> PeerCertificate | None:
     Raises ValueError: OpenSSL accepts some that cannot be parsed.
     """
     encoded = connection.getpeercert(binary_form=True)
-    if encoded is None:
-        return None
+    return None if encoded is None else parse_certificate(encoded)
+
+
+def parse_certificate(encoded: bytes) -> PeerCertificate:
+    """Of DER. Raises ValueError."""
     from cryptography import x509
 
     try:
-        return described(x509.load_der_x509_certificate(encoded))
+        certificate = x509.load_der_x509_certificate(encoded)
     except x509.InvalidVersion as error:
         raise ValueError(str(error)) from error
-
-
-def described(certificate: "x509.Certificate") -> PeerCertificate:
     return PeerCertificate(
         subject=certificate.subject.rfc4514_string(), expires_at=_expiry(certificate).timestamp()
     )

@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): sizes of partitions on disk, and the free space."""
 
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.model.errors import RefusedError
 from moldau.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -13,7 +14,8 @@ from moldau.wire.messages.describe_log_dirs import (
 _DISK_FROM = 4
 
 
-def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+@in_turns
+def handle(call: Call, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
     try:
         found = call.session.cluster.log_dirs()
     except RefusedError as error:
@@ -24,6 +26,7 @@ def handle(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsRespon
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     topics: dict[str, DescribeLogDirsTopic] = {}
     for replica in found.replicas:
+        yield
         name, index = replica.partition
         if wanted is not None and (name, index) not in wanted:
             continue

@@ -2,6 +2,7 @@
 
 from moldau.api.types import TransactionState
 from moldau.edge.kafka.handler import Api, Call
+from moldau.edge.kafka.large_requests import Steps, in_turns
 from moldau.wire.messages.list_transactions import (
     ListedTransaction,
     ListTransactionsRequest,
@@ -11,7 +12,8 @@ from moldau.wire.messages.list_transactions import (
 _STATES = frozenset(state.value for state in TransactionState)
 
 
-def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResponse:
+@in_turns
+def handle(call: Call, request: ListTransactionsRequest) -> Steps[ListTransactionsResponse]:
     known = [state for state in request.state_filters if state in _STATES]
     unknown = [state for state in request.state_filters if state not in _STATES]
     if unknown and not known:
@@ -20,17 +22,18 @@ def handle(call: Call, request: ListTransactionsRequest) -> ListTransactionsResp
     error, found = call.session.transactions.list_transactions(
         known, request.producer_id_filters, request.duration_filter
     )
-    return ListTransactionsResponse(
-        error_code=error,
-        unknown_state_filters=unknown,
-        transaction_states=[
+    listed = []
+    for each in found:
+        yield
+        listed.append(
             ListedTransaction(
                 transactional_id=each.transactional_id,
                 producer_id=each.producer_id,
                 transaction_state=each.state,
             )
-            for each in found
-        ],
+        )
+    return ListTransactionsResponse(
+        error_code=error, unknown_state_filters=unknown, transaction_states=listed
     )
 
 

@@ -1,11 +1,11 @@
 """OffsetFetch (9): the committed offsets of one group, or of several from version 8 on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from moldau.api.types import NO_OFFSET, CommittedOffset, FetchOffsetsResult
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import different, query_each, refuse_too_many
+from moldau.edge.kafka.large_requests import Steps, different, finish, query_each, refuse_too_many
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TOPIC_ID, PartitionIndex, TopicPartition
 from moldau.security.acl import Operation, ResourceType
@@ -24,6 +24,8 @@ from moldau.wire.messages.offset_fetch import (
 _ERROR_FROM = 2
 _GROUPS_FROM = 8
 _TOPIC_IDS_FROM = 10
+_Answer = Steps[OffsetFetchResponseGroup]
+"""Nothing waits in them: groups are fetched concurrently, and answered one after the other."""
 
 
 async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -34,16 +36,31 @@ async def handle(call: Call, request: OffsetFetchRequest) -> OffsetFetchResponse
             partial(_answer, call, stable=request.require_stable),
             _refused,
         )
-        return OffsetFetchResponse(groups=answers)
+        return await finish(_respond(answers))
     group = _in_new_form(request)
     answer = await _answer(call, group, stable=request.require_stable)
-    if answer.error_code and call.version < _ERROR_FROM:
+    return await finish(_respond_in_old_form(call, group, answer))
+
+
+def _respond(answers: Iterable[_Answer]) -> Steps[OffsetFetchResponse]:
+    groups = []
+    for answer in answers:
+        groups.append((yield from answer))
+    return OffsetFetchResponse(groups=groups)
+
+
+def _respond_in_old_form(
+    call: Call, group: OffsetFetchRequestGroup, answer: _Answer
+) -> Steps[OffsetFetchResponse]:
+    found = yield from answer
+    if found.error_code and call.version < _ERROR_FROM:
         # The response has no error field for the group, so each partition carries it.
-        code = ErrorCode(answer.error_code)
-        answer.topics = [_failed(topic, code) for topic in group.topics or ()]
-    return OffsetFetchResponse(
-        error_code=answer.error_code, topics=[_in_old_form(topic) for topic in answer.topics]
-    )
+        code = ErrorCode(found.error_code)
+        found.topics = [_failed(topic, code) for topic in group.topics or ()]
+    topics = []
+    for topic in found.topics:
+        topics.append((yield from _in_old_form(topic)))
+    return OffsetFetchResponse(error_code=found.error_code, topics=topics)
 
 
 def _key(group: OffsetFetchRequestGroup) -> tuple[str, int]:
@@ -52,13 +69,12 @@ def _key(group: OffsetFetchRequestGroup) -> tuple[str, int]:
     return group.group_id, 0 if group.topics is None else id(group)
 
 
-def _refused(group: OffsetFetchRequestGroup, error: RefusedError) -> OffsetFetchResponseGroup:
+def _refused(group: OffsetFetchRequestGroup, error: RefusedError) -> _Answer:
+    yield
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=error.code)
 
 
-async def _answer(
-    call: Call, group: OffsetFetchRequestGroup, *, stable: bool
-) -> OffsetFetchResponseGroup:
+async def _answer(call: Call, group: OffsetFetchRequestGroup, *, stable: bool) -> _Answer:
     """`stable`: offsets that an open transaction may replace are UNSTABLE_OFFSET_COMMIT."""
     try:
         return await _fetch(call, group, stable=stable)
@@ -66,9 +82,7 @@ async def _answer(
         return _refused(group, error)
 
 
-async def _fetch(
-    call: Call, group: OffsetFetchRequestGroup, *, stable: bool
-) -> OffsetFetchResponseGroup:
+async def _fetch(call: Call, group: OffsetFetchRequestGroup, *, stable: bool) -> _Answer:
     by_id = call.version >= _TOPIC_IDS_FROM
     fetch = partial(
         call.session.groups.fetch_offsets,
@@ -93,17 +107,35 @@ async def _fetch(
         hidden = {name for name in names if name is not None and not may(name)}
         result = await fetch(wanted)
         offsets = _stable_offsets(result, stable=stable)
-        topics = [
+        topics = _named_topics(zip(names, group.topics, strict=True), hidden, offsets)
+    if result.error is not ErrorCode.NONE:
+        raise RefusedError(result.error)
+    return _found(group, topics)
+
+
+def _found(
+    group: OffsetFetchRequestGroup, steps: Steps[list[OffsetFetchResponseGroupTopic]]
+) -> _Answer:
+    topics = yield from steps
+    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+
+def _named_topics(
+    wanted: Iterable[tuple[str | None, OffsetFetchRequestGroupTopic]],
+    hidden: set[str],
+    offsets: Mapping[TopicPartition, CommittedOffset | None],
+) -> Steps[list[OffsetFetchResponseGroupTopic]]:
+    topics = []
+    for name, topic in wanted:
+        yield
+        topics.append(
             _failed(topic, ErrorCode.UNKNOWN_TOPIC_ID)
             if name is None
             else _failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if name in hidden
             else _filled(topic, name, offsets)
-            for name, topic in zip(names, group.topics, strict=True)
-        ]
-    if result.error is not ErrorCode.NONE:
-        topics = []
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=result.error)
+        )
+    return topics
 
 
 def _stable_offsets(
@@ -117,9 +149,10 @@ def _stable_offsets(
 
 def _all_topics(
     call: Call, offsets: Mapping[TopicPartition, CommittedOffset | None], by_id: bool
-) -> list[OffsetFetchResponseGroupTopic]:
+) -> Steps[list[OffsetFetchResponseGroupTopic]]:
     topics: dict[str, OffsetFetchResponseGroupTopic] = {}
     for partition in sorted(offsets):
+        yield
         answer = topics.get(partition.topic)
         if answer is None:
             known = call.session.topics.find(partition.topic)
@@ -197,10 +230,11 @@ def _in_new_form(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     )
 
 
-def _in_old_form(topic: OffsetFetchResponseGroupTopic) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
+def _in_old_form(topic: OffsetFetchResponseGroupTopic) -> Steps[OffsetFetchResponseTopic]:
+    partitions = []
+    for partition in topic.partitions:
+        yield
+        partitions.append(
             OffsetFetchResponsePartition(
                 partition_index=partition.partition_index,
                 committed_offset=partition.committed_offset,
@@ -208,9 +242,8 @@ def _in_old_form(topic: OffsetFetchResponseGroupTopic) -> OffsetFetchResponseTop
                 metadata=partition.metadata,
                 error_code=partition.error_code,
             )
-            for partition in topic.partitions
-        ],
-    )
+        )
+    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
 
 
 API = Api(OffsetFetchRequest, versions=(1, 10), handle=handle)
