@@ -225,7 +225,7 @@ def begin(world: World, sequence: int, *, partition: int = 0) -> None:
     )
     header = read_header(data)
     replica = world.replicas["t", partition]
-    replica.propose(data, [header], guard=replica.guard_for(header))
+    replica.propose(data, [header], guard=replica.guard_for(header, "tx"))
 
 
 def end(world: World, *, commits: bool, partition: int = 0) -> None:

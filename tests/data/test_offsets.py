@@ -48,7 +48,7 @@ async def test_one_who_reads_committed_finds_nothing_that_is_not_stable() -> Non
             )
         )
         header = read_header(data)
-        guard = replica.guard_for(header) if time else None
+        guard = replica.guard_for(header, "tx") if time else None
         replica.propose(data, [header], guard=guard)
     await until(lambda: replica.high_watermark >= 3, "all is committed")
 

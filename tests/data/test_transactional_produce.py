@@ -105,8 +105,10 @@ class World:
         version: int = OLD,
         transactional: bool = True,
         producer: int = 7,
+        name: str = "tx",
     ) -> None:
-        records = [Record(Offset(0), TimestampMs(1), None, b"v%d" % sequence, [])]
+        value = f"{'v' if name == 'tx' else name}{sequence}".encode()
+        records = [Record(Offset(0), TimestampMs(1), None, value, [])]
         batch = bytearray(
             build_batch(
                 records,
@@ -116,7 +118,7 @@ class World:
                 transactional=transactional,
             )
         )
-        write = TransactionalWrite("tx", "t", 0, memoryview(batch), ACKS_ALL, version)
+        write = TransactionalWrite(name, "t", 0, memoryview(batch), ACKS_ALL, version)
         self.service.append(write, self.heard)
         # The buffer that it came in is used for the next request.
         batch[:] = bytes(len(batch))
@@ -149,11 +151,11 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[World]:
+async def opened(log: MemoryLog | None = None) -> AsyncIterator[World]:
     flusher = make_flusher(threads=0)
     driver = make_driver(flusher)
     replica = await lead_replica(
-        MemoryLog(LogConfig(flush=FlushPolicy.NEVER)), flusher, driver=driver
+        log or MemoryLog(LogConfig(flush=FlushPolicy.NEVER)), flusher, driver=driver
     )
     world = World(replica)
     yield world
@@ -218,6 +220,97 @@ async def test_a_batch_does_not_overtake_one_that_was_refused_before_it() -> Non
         await world.answer()
         world.write(1)
         assert world.outcomes[2:] == [0, 1]
+
+
+STRANGER = "stranger"
+"""A transactional id of somebody else, who knows the producer id, the epoch and the sequence."""
+NOT_HIS = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.safety
+async def test_a_batch_under_another_transactional_id_does_not_get_into_an_open_transaction() -> (
+    None
+):
+    async with opened() as world:
+        world.write(0)
+        await world.answer()
+        world.write(1, name=STRANGER)
+        assert world.outcomes == [0]
+        await world.answer(NOT_HIS)
+        assert world.gate.asked[1:] == [(STRANGER, 7, 0, [PARTITION], False)]
+        # The producer is not asked about again, and its batch is no retry.
+        world.write(1)
+        assert world.outcomes == [0, NOT_HIS, 1]
+        assert len(world.gate.asked) == 2
+        assert [read.value for read in records_of(world.replica)] == [b"v0", b"v1"]
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_batch_under_another_transactional_id_stands_in_a_line_of_its_own(
+    is_first: bool,
+) -> None:
+    async with opened() as world:
+        if is_first:
+            world.write(0, name=STRANGER)
+        world.write(0)
+        if not is_first:
+            world.write(1, name=STRANGER)
+        await settle()
+        for asked, answer in zip(world.gate.asked, world.gate.answers, strict=True):
+            answer.set_result(NOT_HIS if asked[0] == STRANGER else ErrorCode.NONE)
+        await settle()
+        assert sorted(map(int, world.outcomes)) == [0, NOT_HIS]
+        assert [read.value for read in records_of(world.replica)] == [b"v0"]
+
+
+async def test_what_was_tried_under_another_transactional_id_does_not_hinder_the_producer() -> None:
+    async with opened() as world:
+        for epoch in (0, 32767):
+            world.write(0, epoch=epoch, name=STRANGER)
+            await world.answer(NOT_HIS)
+        # Neither as a batch that is missing before it, nor as a later epoch.
+        world.write(5)
+        await world.answer()
+        assert world.outcomes == [NOT_HIS, NOT_HIS, 0]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE])
+async def test_an_open_transaction_is_verified_again_by_each_leader_and_once(
+    code: ErrorCode,
+) -> None:
+    log = MemoryLog(LogConfig(flush=FlushPolicy.NEVER))
+    async with opened(log) as world:
+        world.write(0)
+        await world.answer()
+    async with opened(log) as world:
+        assert world.replica.producers.first_unstable == 0
+        for sequence in (1, 2):
+            world.write(sequence)
+        assert world.outcomes == []
+        await world.answer(code)
+        assert world.gate.asked == [("tx", 7, 0, [PARTITION], False)]
+        if code is ErrorCode.NONE:
+            world.write(3)
+            assert world.outcomes == [1, 2, 3]
+            assert len(world.gate.asked) == 1
+        else:
+            assert world.outcomes == [code] * 2
+            assert world.replica.log.end_offset == 1
+
+
+async def test_an_end_between_answer_and_append_keeps_out_what_was_verified_again() -> None:
+    log = MemoryLog(LogConfig(flush=FlushPolicy.NEVER))
+    async with opened(log) as world:
+        world.write(0)
+        await world.answer()
+    async with opened(log) as world:
+        world.write(1)
+        await settle()
+        world.mark()
+        await world.answer()
+        assert world.outcomes == [ErrorCode.INVALID_TXN_STATE]
+        assert log.end_offset == 2
 
 
 async def test_a_marker_that_comes_between_answer_and_append_keeps_the_batch_out() -> None:

@@ -79,7 +79,7 @@ class OffsetsReplica:
             self.commit()
         return Proposal(base, self.log.end_offset, NO_TIMESTAMP, cast(Any, self))
 
-    def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
+    def guard_for(self, header: BatchHeader, transactional_id: str) -> VerificationGuard | None:
         """Whether a transaction may be opened is the matter of real replicas."""
         return None
 

@@ -304,7 +304,7 @@ class QueueWorld:
         replica = self.replicas[topic, partition]
         data = bytearray(batch)
         header = read_header(data)
-        guard = replica.guard_for(header) if header.is_transactional else None
+        guard = replica.guard_for(header, "tx") if header.is_transactional else None
         end = replica.propose(data, [header], guard=guard).end_offset
         await until(lambda: replica.high_watermark >= end, "it is committed")
         return end

@@ -17,9 +17,10 @@ from security_world import rule
 
 from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TopicId
+from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicId
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc as stubs
+from moldau.records.record import build_batch
 from moldau.security.acl import Operation, PatternType, ResourceType
 from moldau.testing.waiting import wait_seconds_max, wait_until
 from moldau.wire.messages.add_partitions_to_txn import (
@@ -27,14 +28,17 @@ from moldau.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
+from moldau.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from moldau.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from raw_client import RawClient, batch
+from moldau.wire.messages.produce import ProduceResponse
+from raw_client import PRODUCE_BY_NAME, RawClient, batch, produce_request, record
 
 pytestmark = pytest.mark.system
 
@@ -44,13 +48,17 @@ PREFIXED = PatternType.PREFIXED
 NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 INTERNAL = ("__consumer_offsets", "__queue_state", "__transaction_state")
 OWN = "eve-topic"
+SHARED = "shared"
+"""Where it may write, beside others."""
 
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SecuredBroker]:
     with secured_broker() as started:
         started.put_topic(OWN, "mine")
+        started.put_topic(SHARED, "first")
         started.put_rules(
+            rule(Operation.WRITE, name=SHARED, principal=NAME),
             rule(Operation.ALL, name="eve-", pattern=PREFIXED, principal=NAME),
             rule(
                 Operation.ALL,
@@ -213,6 +221,84 @@ def test_a_transaction_of_ones_own_holds_nothing_of_others(secured, client):
     found = response.results_by_topic_v3_and_below[0].results_by_partition[0]
     assert found.partition_error_code == NO_TOPIC
     assert untouched(secured)
+
+
+def begin(client: RawClient, name: str) -> tuple[int, int]:
+    """Producer id and epoch."""
+
+    def attempt() -> InitProducerIdResponse | None:
+        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+        answer = client.request(request, InitProducerIdResponse)
+        return answer if answer.error_code == ErrorCode.NONE else None
+
+    answer = wait_until(attempt, "the coordinator is ready")
+    return answer.producer_id, answer.producer_epoch
+
+
+def write(
+    client: RawClient, name: str | None, producer: tuple[int, int], sequence: int, value: bytes
+) -> ErrorCode:
+    """`name` None: not in a transaction."""
+    data = build_batch(
+        [record(value)],
+        producer_id=ProducerId(producer[0]),
+        producer_epoch=ProducerEpoch(producer[1]),
+        base_sequence=sequence,
+        transactional=name is not None,
+    )
+    request = produce_request(SHARED, data)
+    request.transactional_id = name
+    found = client.request(request, ProduceResponse, PRODUCE_BY_NAME).topics[0].partitions[0]
+    return ErrorCode(found.error_code)
+
+
+@pytest.mark.safety
+def test_who_may_write_beside_a_transaction_can_neither_join_nor_block_it(secured, client):
+    """Producer ids are small numbers, epochs and sequences can be guessed."""
+    forged = b"forged"
+    with secured.kafka("admin") as owner:
+        producer = begin(owner, "owners")
+        own = begin(client, "eve-transaction")
+        assert write(owner, "owners", producer, 0, b"one") is ErrorCode.NONE
+        for epoch in (producer[1], producer[1] + 1, 32767):
+            for sequence in (0, 1):
+                as_owner = (producer[0], epoch)
+                # The first one repeats what is there: it may be told so, and is not stored.
+                if (epoch, sequence) == (producer[1], 0):
+                    continue
+                refusal = write(client, None, as_owner, sequence, forged)
+                assert refusal is ErrorCode.INVALID_TXN_STATE
+                refusal = write(client, "eve-transaction", as_owner, sequence, forged)
+                assert refusal is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert write(client, "eve-transaction", own, 0, b"own") is ErrorCode.NONE
+        assert write(owner, "owners", producer, 1, b"two") is ErrorCode.NONE
+        for who, name, (number, epoch) in (
+            (owner, "owners", producer),
+            (client, "eve-transaction", own),
+        ):
+            end = EndTxnRequest(
+                transactional_id=name, producer_id=number, producer_epoch=epoch, committed=True
+            )
+            assert who.request(end, EndTxnResponse, 3).error_code == ErrorCode.NONE
+        wait_until(
+            lambda: (
+                owner.list_offset(SHARED, -1, isolation=1).offset
+                == owner.list_offset(SHARED, -1).offset
+            ),
+            "everything is stable",
+        )
+    found = secured.read(f"/api/v1/topics/{SHARED}/records")["records"]
+    assert [each["value"] for each in found] == ["first", "one", "own", "two"]
+
+
+@pytest.mark.safety
+def test_what_others_wrote_under_its_producer_id_is_not_taken_for_a_retry(secured, client):
+    """Before the transaction is open in the partition. It is refused, so its producer knows."""
+    with secured.kafka("admin") as owner:
+        producer = begin(owner, "owners-late")
+        assert write(client, None, producer, 0, b"forged") is ErrorCode.NONE
+        refusal = write(owner, "owners-late", producer, 0, b"lost")
+        assert refusal is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_group_of_the_same_name_is_no_topic(secured, client):

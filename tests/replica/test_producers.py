@@ -328,6 +328,49 @@ def test_a_late_marker_of_the_transaction_before_does_not_end_the_one_that_is_op
     assert table.check_marker(ProducerId(7), ProducerEpoch(1), 5, 0)
 
 
+@pytest.mark.safety
+@pytest.mark.parametrize(("epoch", "sequence"), [(3, 1), (3, 5), (4, 0), (32767, 0), (32767, 9)])
+def test_a_plain_batch_does_not_get_into_an_open_transaction(epoch: int, sequence: int) -> None:
+    """Whatever its epoch: a later one would fence the marker, and nothing behind is stable."""
+    table = table_with(transactional(0, epoch=3))
+    assert refusal(table, batch(sequence, epoch=epoch)) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(table, batch(0, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    # The coordinator may raise the epoch, and then the producer may write as it likes.
+    assert table.check_marker(ProducerId(7), ProducerEpoch(3), 1, 0)
+    assert table.check_marker(ProducerId(7), ProducerEpoch(4), 1, 2)
+    end(table, 1, epoch=4)
+    table.settle(Offset(2))
+    assert table.first_unstable is None
+    assert table.check(batch(0, epoch=4)) is None
+
+
+def test_a_retry_of_a_plain_batch_is_recognised_beside_an_open_transaction() -> None:
+    table = table_with(batch(0, offset=0), transactional(1, offset=1))
+    original = table.check(batch(0))
+    assert original is not None
+    assert original.base_offset == 0
+
+
+@pytest.mark.safety
+def test_a_transactional_batch_is_no_retry_of_a_plain_one() -> None:
+    """Somebody else wrote that: its producer must not be told that its own batch is stored."""
+    table = table_with(transactional(0, offset=0))
+    end(table, 1)
+    for header in (batch(1, offset=2), batch(2, offset=3)):
+        assert table.check(header) is None
+        table.appended(header, NOW)
+    for known in (table, decode_producers(encode_producers(table))):
+        assert known.is_new(transactional(1))
+        assert refusal(known, transactional(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        # In the transaction before, and outside of any.
+        assert known.check(transactional(0)) is not None
+        assert known.check(batch(1)) is not None
+        known.appended(transactional(3, offset=4), NOW)
+        assert refusal(known, transactional(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert known.check(transactional(3)) is not None
+        assert not known.is_new(transactional(3))
+
+
 def test_an_epoch_that_a_marker_began_starts_at_sequence_zero() -> None:
     table = table_with(transactional(0))
     end(table, 1, epoch=1)

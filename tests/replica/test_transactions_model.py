@@ -265,9 +265,27 @@ class World:
         )
         header = read_header(data)
         replica = self.leader.replica
-        guard = replica.guard_for(header) if entry.is_transactional else None
+        guard = replica.guard_for(header, "tx") if entry.is_transactional else None
         assert replica.propose(data, [header], guard=guard).base_offset == entry.base
         self.history.append(entry)
+
+    def intrude(self) -> None:
+        """Write as a producer outside of its open transaction, in whatever epoch."""
+        producer = self.rng.randrange(PRODUCERS)
+        later = self.rng.choice((0, 1, 1000))
+        if not self.is_open(producer):
+            return
+        data = bytearray(
+            build_batch(
+                [Record(Offset(0), TimestampMs(1), None, b"x", [])],
+                producer_id=ProducerId(producer),
+                producer_epoch=ProducerEpoch(self.epoch_of(producer) + later),
+                base_sequence=0 if later else self.next_sequence(producer),
+            )
+        )
+        with pytest.raises(RefusedError) as caught:
+            self.leader.replica.propose(data, [read_header(data)])
+        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
 
     def mark(self) -> None:
         """End a transaction as either kind of client, or repeat an end, or come late with one."""
@@ -417,6 +435,7 @@ class World:
 
 STEPS = {
     World.write: 40,
+    World.intrude: 6,
     World.mark: 18,
     World.replicate: 22,
     World.commit: 12,

@@ -289,8 +289,8 @@ class CoordinatorHost(Generic[S, E, R]):
 
         header = read_header(data)
         try:
-            # The coordinator has verified that the transaction is still open.
-            guard = self.replica.guard_for(header) if header.is_transactional else None
+            # The coordinator has verified the transaction, each time and with its id.
+            guard = self.replica.guard_for(header, "") if header.is_transactional else None
             proposal = self.replica.propose(data, [header], guard=guard)
         except RefusedError as error:
             # Not from within the coordinator's own call: as a separate event.

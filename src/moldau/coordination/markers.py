@@ -43,7 +43,9 @@ _NO_COORDINATOR: Final = -1
 MarkerCallback = Callable[[ErrorCode], None]
 _ENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """The transaction has ended in the partition: marked, or its producer has a later epoch, which it
-gets only after the end. Not retriable."""
+gets only after the end. Not retriable. This relies on what raises the epoch beside an open
+transaction: a marker, which ends it, or a batch that the coordinator has verified, never another
+one (ProducerTable.check). Otherwise the transaction would stay open there."""
 Report = Callable[[bool, frozenset[TopicPartition]], None]
 """(whether they are marked, partitions)"""
 

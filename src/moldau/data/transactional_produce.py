@@ -2,7 +2,8 @@
 
 The first batch of a transaction in a partition waits until the transaction coordinator confirms
 that the partition belongs to it, or adds it (KIP-890). Otherwise a late batch of an ended
-transaction would open a hanging one. Further batches queue behind it meanwhile.
+transaction would open a hanging one. Further batches queue behind it meanwhile. The coordinator
+also confirms that the producer id belongs to the transactional id; a new leader asks once more.
 """
 
 import asyncio
@@ -27,7 +28,8 @@ ADDS_FROM: Final = 12
 _VERIFY_SECONDS_MAX: Final = 10.0
 
 AppendOutcome = Proposal | RefusedError
-_Key = tuple[str, int, ProducerId, ProducerEpoch]
+_Key = tuple[str, int, str, ProducerId, ProducerEpoch]
+"""Topic, partition, transactional id, producer."""
 
 
 class TransactionAdmission(Protocol):
@@ -94,11 +96,12 @@ class TransactionalProduce:
                 # Not transactional, or invalid.
                 on_done(self._append(write, None))
                 return
-            key = (write.topic, write.partition, header.producer_id, header.producer_epoch)
+            name, producer = write.transactional_id, (header.producer_id, header.producer_epoch)
+            key = (write.topic, write.partition, name, *producer)
             hosted = self._partitions.lead(write.topic, write.partition)
             # First: the coordinator would add the partition to the transaction.
             refuse_internal(hosted)
-            guard = hosted.replica.guard_for(header)
+            guard = hosted.replica.guard_for(header, name)
         except RefusedError as error:
             on_done(error)
             return
@@ -135,14 +138,12 @@ class TransactionalProduce:
         queue.timer = self._loop.call_later(_VERIFY_SECONDS_MAX, self._on_timeout, key, queue, task)
 
     async def _verify(self, key: _Key, queue: _Queue, first: TransactionalWrite) -> None:
-        topic, index, producer_id, epoch = key
+        topic, index, name, producer_id, epoch = key
         partition = TopicPartition(topic, PartitionIndex(index))
         adds = first.api_version >= ADDS_FROM
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            errors = await self._gate.admit(
-                first.transactional_id, producer_id, epoch, [partition], adds=adds
-            )
+            errors = await self._gate.admit(name, producer_id, epoch, [partition], adds=adds)
             code = errors[partition]
         except RefusedError as error:
             code = error.code

@@ -97,22 +97,19 @@ class ProducerTable:
         state = self._states.get(producer)
         return state is not None and state.first >= 0 and state.epoch == epoch
 
-    def may_open(self, header: BatchHeader) -> bool:
-        """Whether a transactional batch would open a transaction: not a retry or an old epoch."""
+    def is_new(self, header: BatchHeader) -> bool:
+        """Whether a batch is neither a retry nor of an old epoch."""
         state = self._states.get(header.producer_id)
         if state is None or state.epoch < header.producer_epoch:
             return True
-        if state.first >= 0 or state.epoch > header.producer_epoch:
-            return False
-        span = header.base_sequence, header.last_sequence
-        return not any(batch[:2] == span for batch in state.batches if batch.base_sequence >= 0)
+        return state.epoch == header.producer_epoch and _original(state, header) is None
 
     # ---- checks
 
     def check(self, header: BatchHeader) -> RememberedBatch | None:
         """The original batch if this is a retry; None if it is the next one.
 
-        Raises RefusedError for an old epoch or a gap.
+        Raises RefusedError for an old epoch, a gap, or a batch outside of the open transaction.
         """
         state = self._states.get(header.producer_id)
         if state is None:
@@ -124,28 +121,23 @@ class ProducerTable:
         if sequence < 0:
             # Written by a coordinator, which uses no sequences.
             return None
-        if header.producer_epoch > state.epoch:
-            if sequence != 0:
-                raise RefusedError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {header.producer_id}: epoch {header.producer_epoch} must start at "
-                    f"sequence 0, got {sequence}",
-                )
-            return None
-        for batch in state.batches:
-            if batch.base_sequence == sequence and batch.last_sequence == header.last_sequence:
-                return batch
-        expected = next_sequence(state)
-        if sequence != expected:
-            raise RefusedError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: expected sequence {expected}, got {sequence}",
-            )
+        expected = 0
+        if header.producer_epoch == state.epoch:
+            if (original := _original(state, header)) is not None:
+                return original
+            expected = next_sequence(state)
         if state.first >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+            # Nobody has verified it. A later epoch would fence the marker of the transaction.
             raise RefusedError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction, "
                 "but the batch is not transactional",
+            )
+        if sequence != expected:
+            raise RefusedError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id}: epoch {header.producer_epoch} continues with "
+                f"sequence {expected}, got {sequence}",
             )
         return None
 
@@ -350,6 +342,22 @@ class ProducerTable:
         self.last_marker = last_marker
         self.aborted = aborted
         self._index_open()
+
+
+def _original(state: ProducerState, header: BatchHeader) -> RememberedBatch | None:
+    """The batch that this one of the same epoch repeats.
+
+    A transactional batch does not repeat one outside of any transaction: nobody has verified who
+    wrote that, and the producer would lose an acknowledged batch.
+    """
+    sequence, last = header.base_sequence, header.last_sequence
+    for batch in state.batches:
+        if batch.base_sequence == sequence >= 0 and batch.last_sequence == last:
+            is_plain = state.marked_at < batch.base_offset and not (
+                0 <= state.first <= batch.base_offset
+            )
+            return None if is_plain and header.attributes & TRANSACTIONAL_BIT else batch
+    return None
 
 
 def _reject_epoch(producer: ProducerId, epoch: int, known: int, what: str) -> None:

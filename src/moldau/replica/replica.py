@@ -265,7 +265,7 @@ class Replica(RaftReplica):
     ) -> Proposal:
         """Append checked batches. `data` is stamped in place and not kept.
 
-        A transactional batch needs an open transaction, or a `guard` to open one: see guard_for.
+        A transactional batch needs a verified transaction, or a verified `guard`: see guard_for.
         Raises RefusedError (sequence, epoch, transaction) or StorageError if nothing was appended.
         """
         log = self.log
@@ -322,25 +322,28 @@ class Replica(RaftReplica):
                 )
             raise
         if original is None:
-            if header.attributes & TRANSACTIONAL_BIT and not self.producers.is_open(
-                header.producer_id, header.producer_epoch
-            ):
-                self._guards.check(header, guard)
+            if header.attributes & TRANSACTIONAL_BIT:
+                is_open = self.producers.is_open(header.producer_id, header.producer_epoch)
+                self._guards.check(header, guard, is_open=is_open)
             return None
         time = original.timestamp if append_time else NO_TIMESTAMP
         return Proposal(original.base_offset, Offset(original.last_offset + 1), time, self)
 
-    def guard_for(self, header: BatchHeader) -> VerificationGuard | None:
-        """Take a guard before asking the coordinator to verify a batch that opens a transaction.
+    def guard_for(self, header: BatchHeader, transactional_id: str) -> VerificationGuard | None:
+        """Take a guard before asking the coordinator to verify a batch of a transaction.
 
-        None if no verification is needed: the transaction is open, or the batch is a retry or will
-        be rejected. Raises RefusedError if this replica does not lead.
+        None if no verification is needed: the transaction is open and was verified for that id, or
+        the batch is a retry or will be rejected. Raises RefusedError if this replica does not lead.
         """
         self.check_leadership()
-        producer, epoch = header.producer_id, header.producer_epoch
-        if not self.producers.may_open(header):
+        producer = header.producer_id
+        if self.producers.is_open(producer, header.producer_epoch) and self._guards.is_verified(
+            producer, transactional_id
+        ):
             return None
-        return self._guards.take(producer, epoch, header.base_sequence, self._clock.wall_ms())
+        if not self.producers.is_new(header):
+            return None
+        return self._guards.take(header, transactional_id, self._clock.wall_ms())
 
     def write_marker(
         self,

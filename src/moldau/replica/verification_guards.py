@@ -1,8 +1,14 @@
 """Verification guards (KIP-890): only a verified transaction may be opened in a partition.
 
+A guard belongs to one producer and one transactional id: the coordinator confirms that they belong
+together. Without that, who may use any transactional id could write into the transaction of
+another. The guard stays while its transaction is open, so each is verified once by each leader.
+
 Between the coordinator's verification and the append the transaction may end: its marker then
 removes the guard, and the batch is rejected. Otherwise it would open a transaction that never ends.
 """
+
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -12,12 +18,14 @@ from moldau.records.batch import BatchHeader
 
 
 class VerificationGuard(Struct, eq=False):
-    """One pending request to the coordinator. Valid while `VerificationGuards` holds it."""
+    """One request to the coordinator. Valid while `VerificationGuards` holds it."""
 
     epoch: ProducerEpoch
     sequence_min: int
     """The lowest sequence tried: a later batch must not be appended before it."""
     made_at: TimestampMs
+    is_verified: bool = False
+    """A batch was admitted with it."""
 
 
 class VerificationGuards:
@@ -26,18 +34,27 @@ class VerificationGuards:
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        self._guards: dict[ProducerId, VerificationGuard] = {}
+        self._guards: dict[ProducerId, dict[str, VerificationGuard]] = {}
+        """By producer and transactional id: attempts under other ids do not disturb the owner."""
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return sum(map(len, self._guards.values()))
+
+    def is_verified(self, producer: ProducerId, transactional_id: str) -> bool:
+        """Whether the producer's open transaction was verified under that transactional id."""
+        guard = self._guards.get(producer, {}).get(transactional_id)
+        return guard is not None and guard.is_verified
 
     def take(
-        self, producer: ProducerId, epoch: ProducerEpoch, sequence: int, now: TimestampMs
+        self, header: BatchHeader, transactional_id: str, now: TimestampMs
     ) -> VerificationGuard:
         """Take before the request to the coordinator. Raises RefusedError for an old epoch."""
-        guard = self._guards.get(producer)
+        producer, epoch = header.producer_id, header.producer_epoch
+        sequence = header.base_sequence
+        guards = self._guards.setdefault(producer, {})
+        guard = guards.get(transactional_id)
         if guard is None or guard.epoch < epoch:
-            guard = self._guards[producer] = VerificationGuard(epoch, sequence, now)
+            guard = guards[transactional_id] = VerificationGuard(epoch, sequence, now)
         elif guard.epoch > epoch:
             raise RefusedError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -46,11 +63,13 @@ class VerificationGuards:
         guard.sequence_min = min(guard.sequence_min, sequence)
         return guard
 
-    def check(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        """Raises RefusedError unless the batch may open a transaction."""
+    def check(self, header: BatchHeader, guard: VerificationGuard | None, *, is_open: bool) -> None:
+        """Raises RefusedError unless the batch may join the open transaction, or open one."""
+        if guard is None and is_open:
+            return
         if (
             guard is None
-            or self._guards.get(header.producer_id) is not guard
+            or guard not in self._guards.get(header.producer_id, {}).values()
             or guard.epoch != header.producer_epoch
         ):
             raise RefusedError(
@@ -58,22 +77,29 @@ class VerificationGuards:
                 f"producer {header.producer_id} has no open transaction in this partition, "
                 "or it ended meanwhile",
             )
-        if header.base_sequence > guard.sequence_min:
+        if not is_open and header.base_sequence > guard.sequence_min:
             raise RefusedError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id}: expected sequence {guard.sequence_min}, which "
                 f"was tried before, got {header.base_sequence}",
             )
+        guard.is_verified = True
 
     def drop(self, producer: ProducerId, *, epoch_min: int) -> None:
         """The producer's transaction ended; guards from epoch_min on belong to a later one."""
-        guard = self._guards.get(producer)
-        if guard is not None and guard.epoch < epoch_min:
-            del self._guards[producer]
+        if producer in self._guards:
+            self._keep(producer, lambda guard: guard.epoch >= epoch_min)
 
     def clear(self) -> None:
         self._guards.clear()
 
     def expire(self, before: TimestampMs) -> None:
-        for producer in [each for each, guard in self._guards.items() if guard.made_at < before]:
+        for producer in list(self._guards):
+            self._keep(producer, lambda guard: guard.made_at >= before)
+
+    def _keep(self, producer: ProducerId, is_kept: Callable[[VerificationGuard], bool]) -> None:
+        kept = {name: one for name, one in self._guards[producer].items() if is_kept(one)}
+        if kept:
+            self._guards[producer] = kept
+        else:
             del self._guards[producer]
