@@ -27,6 +27,7 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPI
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_EPOCH,
@@ -203,7 +204,6 @@ TOPOLOGY = Topology(
     topics=(TopologyTopic(name="orders", id="00", internal=False, partitions=()),),
 )
 ASSIGNED = AssignedPartition("orders", PartitionIndex(0), BrokerId(1), "")
-CONSUMER_TOPICS = {"queues.topics_of": frozenset({"orders"})}
 
 
 def heartbeat_reply(*partitions: AssignedPartition) -> HeartbeatReply:
@@ -215,10 +215,22 @@ def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
     return [Sample(call=call, **more)]
 
 
-def settling(call: Callable[[Session], Any]) -> list[Sample]:
+def of_consumer(call: Callable[[Session], Any], *topics: str) -> Sample:
     """Of the topics of a consumer, whose names the client may not know."""
-    answers = {**CONSUMER_TOPICS, "queues.poll": PollResult()}
-    return [Sample(call=call, answers=answers, reads_first=True, refused_as={TOPIC: GROUP})]
+    answers = {"queues.topics_of": frozenset(topics), "queues.poll": PollResult()}
+    return Sample(call=call, answers=answers, reads_first=True, refused_as={TOPIC: GROUP})
+
+
+def settling(call: Callable[[Session, bytes], Any]) -> list[Sample]:
+    """Of the topics of a consumer, and of those that tokens name: a consumer may have got them
+    just now, and a token may be made up."""
+    token = encode_delivery_token(
+        DeliveryToken(TokenKind.ORDERED, ORDERS.topic_id, PartitionIndex(0), b"")
+    )
+    return [
+        of_consumer(lambda session: call(session, b"t"), "orders"),
+        of_consumer(lambda session: call(session, token)),
+    ]
 
 
 SAMPLES: dict[str, list[Sample]] = {
@@ -466,7 +478,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "queues.disconnect": one(lambda s: s.queues.disconnect("billing", "c")),
     "queues.poll": [
-        *settling(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c"))),
+        of_consumer(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c")), "orders"),
         Sample(
             call=lambda s: s.queues.poll(
                 PollOptions(group="billing", consumer="c", partitions={"orders": frozenset({0})})
@@ -474,11 +486,13 @@ SAMPLES: dict[str, list[Sample]] = {
             answers={"queues.topics_of": frozenset(), "queues.poll": PollResult()},
         ),
     ],
-    "queues.ack": settling(lambda s: s.queues.ack("billing", "c", [b"t"])),
+    "queues.ack": settling(lambda s, token: s.queues.ack("billing", "c", [token])),
     "queues.nack": settling(
-        lambda s: s.queues.nack("billing", "c", [b"t"], delay_ms=None, reason="")
+        lambda s, token: s.queues.nack("billing", "c", [token], delay_ms=None, reason="")
     ),
-    "queues.extend": settling(lambda s: s.queues.extend("billing", "c", [b"t"], visibility_ms=1)),
+    "queues.extend": settling(
+        lambda s, token: s.queues.extend("billing", "c", [token], visibility_ms=1)
+    ),
     "queues.stats": one(
         lambda s: s.queues.stats("billing"),
         without={

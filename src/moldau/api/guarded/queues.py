@@ -9,6 +9,7 @@ from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.api.quotas import bytes_of
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.model.delivery_tokens import decode_delivery_token
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
@@ -109,7 +110,7 @@ class GuardedQueues:
 
     async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
         """The messages were processed. One result per token, in order."""
-        await self._check_settling("queues.ack", group, consumer)
+        await self._check_settling("queues.ack", group, consumer, tokens)
         return await self._service.ack(group, consumer, tokens)
 
     async def nack(
@@ -122,20 +123,27 @@ class GuardedQueues:
         reason: str,
     ) -> list[TokenResult]:
         """Processing failed; `delay_ms` None: the group's backoff."""
-        await self._check_settling("queues.nack", group, consumer)
+        await self._check_settling("queues.nack", group, consumer, tokens)
         return await self._service.nack(group, consumer, tokens, delay_ms=delay_ms, reason=reason)
 
     async def extend(
         self, group: str, consumer: str, tokens: Sequence[bytes], *, visibility_ms: int
     ) -> list[TokenResult]:
         """Extends leases; queue groups only."""
-        await self._check_settling("queues.extend", group, consumer)
+        await self._check_settling("queues.extend", group, consumer, tokens)
         return await self._service.extend(group, consumer, tokens, visibility_ms=visibility_ms)
 
-    async def _check_settling(self, use_case: str, group: str, consumer: str) -> None:
-        if not self._guard.is_open:
-            self._check(use_case, group)
-            await self._check_consumer(use_case, group, consumer)
+    async def _check_settling(
+        self, use_case: str, group: str, consumer: str, tokens: Sequence[bytes]
+    ) -> None:
+        if self._guard.is_open:
+            return
+        self._check(use_case, group)
+        await self._check_consumer(use_case, group, consumer)
+        # The consumer may have other topics by now, and anyone can make up a token.
+        ids = {found.topic_id for each in tokens if (found := decode_delivery_token(each))}
+        topics = map(self._broker.image.topic_by_id, ids)
+        self._check_hidden(use_case, group, [each.name for each in topics if each is not None])
 
     async def _check_consumer(self, use_case: str, group: str, consumer: str) -> None:
         """Rights on the topics of a consumer may have ended since it connected, and its id may be
