@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from moldau.api.audit import AuditLog
+from moldau.api.audit import AuditLog, Parts
 from moldau.api.quotas import CLIENT_ID, Meter, Quotas
 from moldau.api.rules import RULES, Rule
 from moldau.metadata.config_types import shown
@@ -90,6 +90,8 @@ class Guard:
         """Raises RefusedError. `about` is for the audit log, where the name does not say it all."""
         if not self.allows(use_case, kind, name, about):
             raise self.refusal(use_case, kind, name)
+        if isinstance(about, Parts):
+            about.check_count()
 
     def allows(
         self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME, about: object = ""

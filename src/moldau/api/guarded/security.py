@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.security_service import EVERY_ACL, JOIN_TOKEN_LIFETIME_MS
@@ -13,8 +14,6 @@ from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism
 
 _CLUSTER: Final = ResourceType.CLUSTER
-_SHOWN_MAX: Final = 20
-"""Rules of one request in the audit log."""
 
 
 class GuardedSecurity:
@@ -73,12 +72,12 @@ class GuardedSecurity:
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[RefusedError | None]:
         """For each rule, why it was refused; the others are created."""
-        self._guard.check("security.create_acls", _CLUSTER, about=_Listed(acls))
+        self._guard.check("security.create_acls", _CLUSTER, about=Parts(acls, _text_of))
         return await self._service.create_acls(acls)
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | RefusedError]:
         """For each filter the rules that it deleted, or why it was refused."""
-        self._guard.check("security.delete_acls", _CLUSTER, about=_Listed(filters))
+        self._guard.check("security.delete_acls", _CLUSTER, about=Parts(filters, _text_of))
         return await self._service.delete_acls(filters)
 
     # ---- quotas
@@ -114,18 +113,6 @@ class GuardedSecurity:
     async def delete_join_token(self, token_id: str) -> None:
         self._guard.check("security.delete_join_token", _CLUSTER, about=f"token {token_id}")
         await self._service.delete_join_token(token_id)
-
-
-class _Listed:
-    """Made into text only if it is written."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Sequence[Acl | AclFilter]) -> None:
-        self._items = items
-
-    def __str__(self) -> str:
-        return "; ".join(map(_text_of, self._items[:_SHOWN_MAX]))
 
 
 def _text_of(rule: Acl | AclFilter) -> str:
