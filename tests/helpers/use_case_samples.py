@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from moldau.api.cluster_queries import GroupListing
 from moldau.api.session import Session
 from moldau.control.config_service import ResourceKind
+from moldau.control.join_service import DecidedJoin
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import FoundOffset
 from moldau.data.transactional_produce import TransactionalWrite
@@ -40,7 +41,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.model.topology import ProvenJoinRequest, Topology, TopologyTopic
+from moldau.model.topology import ProvenJoinRequest, SealedJoinReply, Topology, TopologyTopic
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
@@ -195,6 +196,7 @@ STATS = GroupStats(
     ),
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
+JOINED = DecidedJoin(SealedJoinReply(sealed=b"s"), broker_id=3)
 TOPOLOGY = Topology(
     cluster_id="a-cluster",
     version=1,
@@ -438,7 +440,9 @@ SAMPLES: dict[str, list[Sample]] = {
         answers={"cluster.leader_of": Leader(BrokerId(2), Epoch(1))},
     ),
     "cluster.join_challenge": one(lambda s: s.cluster.join_challenge()),
-    "cluster.join_proven": one(lambda s: s.cluster.join_proven(PROVEN)),
+    "cluster.join_proven": one(
+        lambda s: s.cluster.join_proven(PROVEN), answers={"joins.join": JOINED}
+    ),
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),
     "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),

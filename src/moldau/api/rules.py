@@ -152,7 +152,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.remote_leader": _read(_DESCRIBE_TOPIC),
     "cluster.join_challenge": _anyone("it is a random number"),
     "cluster.join_proven": Rule(
-        needs={}, changes=True, open_because="the request proves that it may be made"
+        needs={},
+        changes=True,
+        audited=True,
+        open_because="the request proves that it may be made",
     ),
     "cluster.drain": _OPERATE,
     "cluster.keep": _OPERATE,
