@@ -20,6 +20,7 @@ from moldau.groups.results import (
     ConsumerHeartbeatResult,
     DescribedConsumer,
     DescribedConsumerGroup,
+    DescribedGroup,
     FetchOffsetsResult,
     GroupState,
     ListedGroup,
@@ -28,6 +29,7 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPI
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.metadata.security import JoinToken
 from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
@@ -171,6 +173,10 @@ CONSUMER = DescribedConsumer(
 COMMITTED = CommittedOffset(
     offset=Offset(3), leader_epoch=NO_EPOCH, metadata="", commit_timestamp=TimestampMs(0)
 )
+NO_MEMBERS = {
+    "groups.describe": DescribedGroup(error=ErrorCode.GROUP_ID_NOT_FOUND),
+    "groups.describe_consumers": DescribedConsumerGroup(error=ErrorCode.GROUP_ID_NOT_FOUND),
+}
 LISTED = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
 QUEUE = QueueGroup(
     name="billing", topics=("orders",), settings=QueueSettings(dead_letter_topic="dead")
@@ -305,7 +311,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "groups.commit_offsets": one(
         lambda s: s.groups.commit_offsets("billing", [offset_to_commit()]),
         without={TOPIC: [NO_RIGHT_ON_TOPIC]},
-        answers={"groups.commit_offsets": [ErrorCode.NONE]},
+        answers={"groups.commit_offsets": [ErrorCode.NONE], **NO_MEMBERS},
     ),
     "groups.fetch_offsets": one(
         lambda s: s.groups.fetch_offsets("billing", None),
@@ -468,7 +474,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "security.quotas": one(lambda s: s.security.quotas()),
     "security.alter_quotas": one(lambda s: s.security.alter_quotas(QuotaEntity("bob", None), {})),
     "security.join_tokens": one(lambda s: s.security.join_tokens()),
-    "security.create_join_token": one(lambda s: s.security.create_join_token()),
+    "security.create_join_token": one(
+        lambda s: s.security.create_join_token(),
+        answers={"security.create_join_token": ("one.secret", JoinToken("one", b"", 1))},
+    ),
     "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
     "queues.connect": one(
         lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),

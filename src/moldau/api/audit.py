@@ -53,6 +53,9 @@ PARTS_MAX: Final = 1000
 """Of one request, which is refused if it has more: so each part of a change has its line."""
 _DENIED_PARTS_MAX: Final = 20
 
+VALIDATED: Final = "only validated: "
+"""Heads what was not carried out, because the client did not want it to be."""
+
 Part = TypeVar("Part")
 
 
@@ -63,11 +66,15 @@ class Parts(Generic[Part]):
     it has one line, with some of them.
     """
 
-    __slots__ = ("_parts", "_text_of")
+    __slots__ = ("_heading", "_parts", "_text_of")
 
-    def __init__(self, parts: Sequence[Part], text_of: Callable[[Part], str]) -> None:
+    def __init__(
+        self, parts: Sequence[Part], text_of: Callable[[Part], str] = str, heading: str = ""
+    ) -> None:
+        """`heading` is on each line."""
         self._parts = parts
         self._text_of = text_of
+        self._heading = heading
 
     def check_count(self) -> None:
         """Raises RefusedError."""
@@ -79,10 +86,10 @@ class Parts(Generic[Part]):
 
     def lines(self) -> list[str]:
         """At least one."""
-        return self._texts(PARTS_MAX) or [""]
+        return [self._heading + each for each in self._texts(PARTS_MAX) or [""]]
 
     def __str__(self) -> str:
-        return "; ".join(self._texts(_DENIED_PARTS_MAX))
+        return self._heading + "; ".join(self._texts(_DENIED_PARTS_MAX))
 
     def _texts(self, count_max: int) -> list[str]:
         texts = [self._text_of(each) for each in self._parts[:count_max]]

@@ -51,7 +51,11 @@ def test_the_audit_log_names_the_user_and_not_the_password() -> None:
         root(world),
     )
     outcome(lambda s: s.security.delete_user("dave"), root(world))
-    assert about(world) == ["user bob", "user carol", "user dave"]
+    assert [text.partition(":")[0] for text in about(world)] == [
+        "user bob",
+        "user carol",
+        "user dave",
+    ]
     assert SECRET.decode() not in "".join(world.audited)
 
 

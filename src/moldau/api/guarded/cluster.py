@@ -167,7 +167,8 @@ class GuardedCluster:
         allow_replication_factor_change: bool = True,
     ) -> None:
         """Sets the desired replicas of a partition; None cancels."""
-        self._guard.check("cluster.reassign", _CLUSTER, about=f"{topic}-{partition}")
+        desired = "cancelled" if replicas is None else f"to {list(replicas)}"
+        self._guard.check("cluster.reassign", _CLUSTER, about=f"{topic}-{partition} {desired}")
         await self._service.reassign(
             topic,
             partition,
@@ -189,7 +190,8 @@ class GuardedCluster:
 
     async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
         """Transfers leadership to the preferred leader and waits for it."""
-        self._guard.check("cluster.elect", _CLUSTER, about=f"{topic}-{partition}")
+        about = f"{topic}-{partition} {election.name}"
+        self._guard.check("cluster.elect", _CLUSTER, about=about)
         await self._service.elect(topic, partition, election)
 
     # ---- this broker

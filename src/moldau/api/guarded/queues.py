@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.api.quotas import bytes_of
@@ -59,15 +60,18 @@ class GuardedQueues:
         to another must be allowed to write there.
         """
         dead = desired.settings.dead_letter_topic
-        if known is not None:
-            if desired.settings != known.settings:
-                self._check_hidden("queues.connect", desired.name, known.topics)
-            is_same = dead == known.settings.dead_letter_topic
-            if is_same and set(desired.topics).issubset(known.topics):
-                return
-        self._guard.check("queues.bury", _TOPIC, dead)
-        if self._broker.image.topic(dead) is None:
-            self._guard.check("queues.bury_in_new_topic", _TOPIC, dead)
+        if known is not None and desired.settings != known.settings:
+            self._check_hidden("queues.connect", desired.name, known.topics)
+        if (
+            known is None
+            or dead != known.settings.dead_letter_topic
+            or not set(desired.topics).issubset(known.topics)
+        ):
+            self._guard.check("queues.bury", _TOPIC, dead)
+            if self._broker.image.topic(dead) is None:
+                self._guard.check("queues.bury_in_new_topic", _TOPIC, dead)
+        about = Parts(_difference(known, desired))
+        self._guard.check("queues.define", _GROUP, desired.name, about)
 
     async def heartbeat(
         self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
@@ -233,3 +237,13 @@ class GuardedQueues:
         """Deletes a queue group: its settings and the state of its messages."""
         self._guard.check("queues.delete_group", _GROUP, group)
         await self._service.delete_group(group)
+
+
+def _difference(known: QueueGroup | None, desired: QueueGroup) -> list[str]:
+    """For the audit log: topics that come to a queue, and settings, if they change."""
+    topics = () if known is None else known.topics
+    added = [f"topic {name}" for name in desired.topics if name not in topics]
+    if known is not None and known.settings == desired.settings:
+        return added
+    settings = asdict(desired.settings)
+    return [" ".join(f"{name}={value}" for name, value in settings.items()), *added]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from moldau.api.audit import Parts
+from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.security_service import EVERY_ACL, JOIN_TOKEN_LIFETIME_MS
@@ -44,7 +44,9 @@ class GuardedSecurity:
         iterations: int = ITERATIONS_DEFAULT,
     ) -> None:
         """Creates a user or changes its password."""
-        self._guard.check("security.put_password", _CLUSTER, about=f"user {user}")
+        names = ", ".join(each.sasl_name for each in mechanisms)
+        about = f"user {user}: {names}, {iterations} iterations"
+        self._guard.check("security.put_password", _CLUSTER, about=about)
         await self._service.put_password(
             user, password, mechanisms=mechanisms, iterations=iterations
         )
@@ -53,11 +55,13 @@ class GuardedSecurity:
         self, user: str, mechanism: ScramMechanism, credential: ScramCredential
     ) -> None:
         """Creates a user or changes one of its credentials."""
-        self._guard.check("security.put_credential", _CLUSTER, about=f"user {user}")
+        about = f"user {user}: {mechanism.sasl_name}, {credential.iterations} iterations"
+        self._guard.check("security.put_credential", _CLUSTER, about=about)
         await self._service.put_credential(user, mechanism, credential)
 
     async def delete_credential(self, user: str, mechanism: ScramMechanism) -> None:
-        self._guard.check("security.delete_credential", _CLUSTER, about=f"user {user}")
+        about = f"user {user}: {mechanism.sasl_name}"
+        self._guard.check("security.delete_credential", _CLUSTER, about=about)
         await self._service.delete_credential(user, mechanism)
 
     async def delete_user(self, user: str) -> None:
@@ -94,7 +98,8 @@ class GuardedSecurity:
         validate_only: bool = False,
     ) -> None:
         """Sets limits of an entity; None removes one."""
-        self._guard.check("security.alter_quotas", _CLUSTER, about=f"{entity} {dict(limits)}")
+        about = f"{VALIDATED if validate_only else ''}{entity} {dict(limits)}"
+        self._guard.check("security.alter_quotas", _CLUSTER, about=about)
         await self._service.alter_quotas(entity, limits, validate_only=validate_only)
 
     # ---- join tokens
@@ -107,8 +112,12 @@ class GuardedSecurity:
         self, lifetime_ms: int = JOIN_TOKEN_LIFETIME_MS
     ) -> tuple[str, JoinToken]:
         """The token for the new broker, which is stored nowhere, and what is stored of it."""
-        self._guard.check("security.create_join_token", _CLUSTER)
-        return await self._service.create_join_token(lifetime_ms)
+        use_case = "security.create_join_token"
+        self._guard.check(use_case, _CLUSTER, about=f"lifetime_ms={lifetime_ms}")
+        token, stored = await self._service.create_join_token(lifetime_ms)
+        # Joins are logged by the id.
+        self._guard.check(use_case, _CLUSTER, about=f"token {stored.id}")
+        return token, stored
 
     async def delete_join_token(self, token_id: str) -> None:
         self._guard.check("security.delete_join_token", _CLUSTER, about=f"token {token_id}")
