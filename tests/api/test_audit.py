@@ -79,7 +79,17 @@ def test_names_of_clients_cannot_start_a_new_line_or_be_endless() -> None:
     (line,) = world.lines
     assert line["resource"].startswith('a"}\n{')
     assert len(line["resource"]) == 300
+    assert line["resource"].endswith("x…")
     assert line["allowed"] is False
+
+
+def test_what_is_too_long_says_so() -> None:
+    world = World()
+    world.record("n" * 300, about="a" * 2000)
+    world.record(about="a" * 2001)
+    short, long = world.lines
+    assert (short["resource"], short["about"]) == ("n" * 300, "a" * 2000)
+    assert long["about"] == "a" * 1999 + "…"
 
 
 def test_a_flood_is_bounded_and_counted() -> None:

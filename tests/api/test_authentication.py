@@ -307,6 +307,24 @@ async def test_a_thousand_users_behind_one_address_all_come_in():
     assert world.authenticator._throttle._slots == {}
 
 
+async def test_scram_shows_no_shape_that_only_users_have():
+    """Users of two tools; a stranger asks for names."""
+    world = World()
+    salt = os.urandom(26)
+    other = make_credential(b"x", salt, 8192, ScramMechanism.SHA_256)
+    world.users = {**world.users, "zoe": User("zoe", {ScramMechanism.SHA_256: other})}
+
+    async def shape(name: str) -> tuple[bytes, int]:
+        client = ScramClient(name, b"x")
+        reply = await world.authenticator.exchange("SCRAM-SHA-256", HOST).step(client.first)
+        _, salt, iterations = reply.split(b",")
+        return iterations, len(salt)
+
+    unknown = {name: await shape(name) for name in (f"nobody-{n}" for n in range(30))}
+    assert set(unknown.values()) == {await shape("alice"), await shape("zoe")}
+    assert unknown == {name: await shape(name) for name in unknown}
+
+
 async def test_scram_guesses_wait_too():
     world = World()
     texts = [(await refusal(world.scram("alice", f"guess-{n}")))[0] for n in range(10)]

@@ -31,8 +31,10 @@ from moldau.security.principal import user
 from moldau.security.roles import role_acls
 
 NOT_PART_OF_THE_SESSION = {
+    "queues.define",
     "queues.bury",
     "queues.bury_in_new_topic",
+    "groups.reset_offsets",
     "groups.start_coordinators",
     "transactions.start_coordinators",
 }

@@ -87,7 +87,7 @@ class World:
         return wanted, transcript
 
     def join(self, wanted: ProvenJoinRequest) -> bytes:
-        return asyncio.run(self.service.join(wanted)).sealed
+        return asyncio.run(self.service.join(wanted)).reply.sealed
 
     def refusal(self, wanted: ProvenJoinRequest) -> RefusedError:
         with pytest.raises(RefusedError) as caught:

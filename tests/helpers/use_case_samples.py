@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from moldau.api.cluster_queries import GroupListing
 from moldau.api.session import Session
 from moldau.control.config_service import ResourceKind
+from moldau.control.join_service import DecidedJoin
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import FoundOffset
 from moldau.data.transactional_produce import TransactionalWrite
@@ -19,6 +20,7 @@ from moldau.groups.results import (
     ConsumerHeartbeatResult,
     DescribedConsumer,
     DescribedConsumerGroup,
+    DescribedGroup,
     FetchOffsetsResult,
     GroupState,
     ListedGroup,
@@ -27,6 +29,8 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPI
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.metadata.security import JoinToken
+from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
     NO_EPOCH,
@@ -39,7 +43,7 @@ from moldau.model.ids import (
     TimestampMs,
     TopicPartition,
 )
-from moldau.model.topology import ProvenJoinRequest, Topology, TopologyTopic
+from moldau.model.topology import ProvenJoinRequest, SealedJoinReply, Topology, TopologyTopic
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
@@ -169,6 +173,10 @@ CONSUMER = DescribedConsumer(
 COMMITTED = CommittedOffset(
     offset=Offset(3), leader_epoch=NO_EPOCH, metadata="", commit_timestamp=TimestampMs(0)
 )
+NO_MEMBERS = {
+    "groups.describe": DescribedGroup(error=ErrorCode.GROUP_ID_NOT_FOUND),
+    "groups.describe_consumers": DescribedConsumerGroup(error=ErrorCode.GROUP_ID_NOT_FOUND),
+}
 LISTED = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
 QUEUE = QueueGroup(
     name="billing", topics=("orders",), settings=QueueSettings(dead_letter_topic="dead")
@@ -194,6 +202,7 @@ STATS = GroupStats(
     ),
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
+JOINED = DecidedJoin(SealedJoinReply(sealed=b"s"), broker_id=3)
 TOPOLOGY = Topology(
     cluster_id="a-cluster",
     version=1,
@@ -203,7 +212,6 @@ TOPOLOGY = Topology(
     topics=(TopologyTopic(name="orders", id="00", internal=False, partitions=()),),
 )
 ASSIGNED = AssignedPartition("orders", PartitionIndex(0), BrokerId(1), "")
-CONSUMER_TOPICS = {"queues.topics_of": frozenset({"orders"})}
 
 
 def heartbeat_reply(*partitions: AssignedPartition) -> HeartbeatReply:
@@ -215,10 +223,22 @@ def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
     return [Sample(call=call, **more)]
 
 
-def settling(call: Callable[[Session], Any]) -> list[Sample]:
+def of_consumer(call: Callable[[Session], Any], *topics: str) -> Sample:
     """Of the topics of a consumer, whose names the client may not know."""
-    answers = {**CONSUMER_TOPICS, "queues.poll": PollResult()}
-    return [Sample(call=call, answers=answers, reads_first=True, refused_as={TOPIC: GROUP})]
+    answers = {"queues.topics_of": frozenset(topics), "queues.poll": PollResult()}
+    return Sample(call=call, answers=answers, reads_first=True, refused_as={TOPIC: GROUP})
+
+
+def settling(call: Callable[[Session, bytes], Any]) -> list[Sample]:
+    """Of the topics of a consumer, and of those that tokens name: a consumer may have got them
+    just now, and a token may be made up."""
+    token = encode_delivery_token(
+        DeliveryToken(TokenKind.ORDERED, ORDERS.topic_id, PartitionIndex(0), b"")
+    )
+    return [
+        of_consumer(lambda session: call(session, b"t"), "orders"),
+        of_consumer(lambda session: call(session, token)),
+    ]
 
 
 SAMPLES: dict[str, list[Sample]] = {
@@ -291,7 +311,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "groups.commit_offsets": one(
         lambda s: s.groups.commit_offsets("billing", [offset_to_commit()]),
         without={TOPIC: [NO_RIGHT_ON_TOPIC]},
-        answers={"groups.commit_offsets": [ErrorCode.NONE]},
+        answers={"groups.commit_offsets": [ErrorCode.NONE], **NO_MEMBERS},
     ),
     "groups.fetch_offsets": one(
         lambda s: s.groups.fetch_offsets("billing", None),
@@ -426,7 +446,9 @@ SAMPLES: dict[str, list[Sample]] = {
         answers={"cluster.leader_of": Leader(BrokerId(2), Epoch(1))},
     ),
     "cluster.join_challenge": one(lambda s: s.cluster.join_challenge()),
-    "cluster.join_proven": one(lambda s: s.cluster.join_proven(PROVEN)),
+    "cluster.join_proven": one(
+        lambda s: s.cluster.join_proven(PROVEN), answers={"joins.join": JOINED}
+    ),
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),
     "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),
@@ -452,7 +474,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "security.quotas": one(lambda s: s.security.quotas()),
     "security.alter_quotas": one(lambda s: s.security.alter_quotas(QuotaEntity("bob", None), {})),
     "security.join_tokens": one(lambda s: s.security.join_tokens()),
-    "security.create_join_token": one(lambda s: s.security.create_join_token()),
+    "security.create_join_token": one(
+        lambda s: s.security.create_join_token(),
+        answers={"security.create_join_token": ("one.secret", JoinToken("one", b"", 1))},
+    ),
     "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
     "queues.connect": one(
         lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
@@ -466,7 +491,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "queues.disconnect": one(lambda s: s.queues.disconnect("billing", "c")),
     "queues.poll": [
-        *settling(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c"))),
+        of_consumer(lambda s: s.queues.poll(PollOptions(group="billing", consumer="c")), "orders"),
         Sample(
             call=lambda s: s.queues.poll(
                 PollOptions(group="billing", consumer="c", partitions={"orders": frozenset({0})})
@@ -474,11 +499,13 @@ SAMPLES: dict[str, list[Sample]] = {
             answers={"queues.topics_of": frozenset(), "queues.poll": PollResult()},
         ),
     ],
-    "queues.ack": settling(lambda s: s.queues.ack("billing", "c", [b"t"])),
+    "queues.ack": settling(lambda s, token: s.queues.ack("billing", "c", [token])),
     "queues.nack": settling(
-        lambda s: s.queues.nack("billing", "c", [b"t"], delay_ms=None, reason="")
+        lambda s, token: s.queues.nack("billing", "c", [token], delay_ms=None, reason="")
     ),
-    "queues.extend": settling(lambda s: s.queues.extend("billing", "c", [b"t"], visibility_ms=1)),
+    "queues.extend": settling(
+        lambda s, token: s.queues.extend("billing", "c", [token], visibility_ms=1)
+    ),
     "queues.stats": one(
         lambda s: s.queues.stats("billing"),
         without={

@@ -221,6 +221,11 @@ NEW: list[tuple[str, MetadataRecord]] = [
         "7665725f6b6579c40176",
         UserSet(user=User("u", {ScramMechanism.SHA_256: ScramCredential(b"s", 4096, b"k", b"v")})),
     ),
+    (
+        "0182a474797065a475736572a47573657283a46e616d65a175ab63726564656e7469616c7380a763"
+        "72656174656407",
+        UserSet(user=User("u", {}, created=7)),
+    ),
     ("0182a474797065ac757365722d64656c65746564a46e616d65a175", UserDeleted(name="u")),
     (
         "0182a474797065a461636c73a461636c739187ad7265736f757263655f7479706502ad7265736f75"

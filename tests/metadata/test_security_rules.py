@@ -82,6 +82,20 @@ def test_a_user_is_created_changed_and_deleted(image: Image) -> None:
     assert not image.users
 
 
+def test_a_user_that_is_made_again_is_another_one(image: Image) -> None:
+    image = after(image, put())
+    first = image.users["alice"].created
+    assert first > 0
+    changed = after(image, put(mark=2), put(credentials={SHA_512: credential(3, SHA_512)}))
+    changed = after(changed, DeleteScramCredential(user="alice", mechanism=SHA_256))
+    assert changed.users["alice"].created == first
+    for deleted in (
+        DeleteUser(user="alice"),
+        DeleteScramCredential(user="alice", mechanism=SHA_256),
+    ):
+        assert after(image, deleted, put()).users["alice"].created > first
+
+
 def test_a_new_password_leaves_no_old_one_valid(image: Image) -> None:
     image = after(image, put(credentials={SHA_512: credential(1, SHA_512)}))
     kept = after(image, put(mark=2))

@@ -76,7 +76,7 @@ IMAGE = Image(
             name="q", topics=("a.b",), settings=QueueSettings(dead_letter_topic="q.dead")
         )
     },
-    users={"alice": User("alice", {ScramMechanism.SHA_512: credential(7)})},
+    users={"alice": User("alice", {ScramMechanism.SHA_512: credential(7)}, created=9)},
     acls=frozenset({rule(), rule(permission=Permission.DENY, host="10.0.0.0/8")}),
     quotas={
         QuotaEntity("alice", None): {"producer_byte_rate": 1024.5},
@@ -110,6 +110,7 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
         ],
         "broker_configs": {},
         "next_producer_id": 0,
+        "users": [{"name": "u", "credentials": {1: credential()}}],
         "a_field_of_a_later_version": [1, 2],
     }
     image = decode_image(b"\x01" + msgspec.msgpack.encode(old))
@@ -119,7 +120,8 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert image.topics["a"].partitions == (Partition(PartitionIndex(0), (BrokerId(1),)),)
     assert image.topics_by_id[ID] is image.topics["a"]
     assert image.version == 3
-    assert not image.users
+    assert image.users["u"] == User("u", {ScramMechanism.SHA_256: credential()})
+    assert image.users["u"].created == 0
     assert not image.acls
     assert not image.quotas
     assert not image.join_tokens

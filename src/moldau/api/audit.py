@@ -4,17 +4,19 @@ Denials are always recorded, what was allowed only if it changes more than recor
 Logins are recorded, too; those of a client that succeed again and again, once a minute.
 The rate is bounded, so that a client in a loop cannot fill the disk; the next line that is written
 says how many were left out. Denials, changes and logins have a rate each, of which one client can
-use up a part only: it cannot hide what others do, nor what it does by what it may not do.
+use up a part only: it cannot hide what others do, nor what it does by what it may not do. A change
+of many parts, as of rules, has a line for each part, so that none of them hides another.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.net.networks import network_of
 from moldau.security.acl import Operation, Resource
 from moldau.security.principal import ANONYMOUS, Principal
@@ -47,6 +49,52 @@ LOGINS_MAX: Final = 8192
 _NAME_CHARACTERS_MAX: Final = 300
 """Names come from clients, and may be long."""
 _ABOUT_CHARACTERS_MAX: Final = 2000
+PARTS_MAX: Final = 1000
+"""Of one request, which is refused if it has more: so each part of a change has its line."""
+_DENIED_PARTS_MAX: Final = 20
+
+VALIDATED: Final = "only validated: "
+"""Heads what was not carried out, because the client did not want it to be."""
+
+Part = TypeVar("Part")
+
+
+class Parts(Generic[Part]):
+    """What a request of many parts does; `text_of` is called only if it is written.
+
+    A change has a line for each of them. What is denied changed nothing, and anyone can ask for it:
+    it has one line, with some of them.
+    """
+
+    __slots__ = ("_heading", "_parts", "_text_of")
+
+    def __init__(
+        self, parts: Sequence[Part], text_of: Callable[[Part], str] = str, heading: str = ""
+    ) -> None:
+        """`heading` is on each line."""
+        self._parts = parts
+        self._text_of = text_of
+        self._heading = heading
+
+    def check_count(self) -> None:
+        """Raises RefusedError."""
+        if len(self._parts) > PARTS_MAX:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"One request can have {PARTS_MAX} changes, and this one has {len(self._parts)}",
+            )
+
+    def lines(self) -> list[str]:
+        """At least one."""
+        return [self._heading + each for each in self._texts(PARTS_MAX) or [""]]
+
+    def __str__(self) -> str:
+        return self._heading + "; ".join(self._texts(_DENIED_PARTS_MAX))
+
+    def _texts(self, count_max: int) -> list[str]:
+        texts = [self._text_of(each) for each in self._parts[:count_max]]
+        left = len(self._parts) - len(texts)
+        return [*texts, f"(and {left} more)"] if left else texts
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,25 +194,26 @@ class AuditLog:
         is_allowed: bool,
         about: object = "",
     ) -> None:
-        """`about` is made into text only if it is written."""
+        """`about` is made into text only if it is written; of `Parts`, see there."""
         buckets = self._changes if is_allowed else self._denials
         if not buckets.take(principal, host, self._clock.monotonic()):
             self._left_out += 1
             return
-        entry = AuditEntry(
-            time_ms=self._clock.wall_ms(),
-            principal=str(principal)[:_NAME_CHARACTERS_MAX],
-            host=host,
-            use_case=use_case,
-            operation=operation.name,
-            resource_type=resource.type.name,
-            resource=resource.name[:_NAME_CHARACTERS_MAX],
-            allowed=is_allowed,
-            about=str(about)[:_ABOUT_CHARACTERS_MAX],
-            listener=listener,
-            left_out=self._left_out,
-        )
-        self._put(entry)
+        for text in about.lines() if is_allowed and isinstance(about, Parts) else [str(about)]:
+            entry = AuditEntry(
+                time_ms=self._clock.wall_ms(),
+                principal=_short(str(principal), _NAME_CHARACTERS_MAX),
+                host=host,
+                use_case=use_case,
+                operation=operation.name,
+                resource_type=resource.type.name,
+                resource=_short(resource.name, _NAME_CHARACTERS_MAX),
+                allowed=is_allowed,
+                about=_short(text, _ABOUT_CHARACTERS_MAX),
+                listener=listener,
+                left_out=self._left_out,
+            )
+            self._put(entry)
 
     def record_login(self, principal: Principal, host: str, mechanism: str) -> None:
         now = self._clock.monotonic()
@@ -195,12 +244,12 @@ class AuditLog:
         self._put(
             AuditEntry(
                 time_ms=self._clock.wall_ms(),
-                principal=str(principal)[:_NAME_CHARACTERS_MAX],
+                principal=_short(str(principal), _NAME_CHARACTERS_MAX),
                 host=host,
                 use_case=LOGIN,
                 mechanism=mechanism,
                 allowed=is_allowed,
-                about=about[:_ABOUT_CHARACTERS_MAX],
+                about=_short(about, _ABOUT_CHARACTERS_MAX),
                 left_out=self._left_out,
             )
         )
@@ -208,6 +257,10 @@ class AuditLog:
     def _put(self, entry: AuditEntry) -> None:
         self._left_out = 0
         self._write(_encode(entry).decode())
+
+
+def _short(text: str, length_max: int) -> str:
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
 
 
 def to_logger(line: str) -> None:

@@ -8,10 +8,10 @@ import asyncio
 import hmac
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from itertools import islice
 from typing import Final, Protocol
 
 from moldau.api.audit import AuditLog
+from moldau.api.decoy_models import DecoyModels
 from moldau.api.login_record import CERTIFICATE, FAILURE, UNCHECKED, LoginRecord
 from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
@@ -42,7 +42,6 @@ SCRAM: Final = {each.sasl_name: each for each in ScramMechanism}
 WRONG_TOKEN: Final = "Authentication failed: the token is not valid"
 TOO_MANY: Final = "Authentication failed: too many failed logins, try again later"
 _NONCE_BYTES: Final = 18
-_LOOKED_AT_MAX: Final = 20
 
 
 class TokenCheck(Protocol):
@@ -86,6 +85,7 @@ class Authenticator:
         self._throttle = throttle
         self._passwords = PasswordCheck(threads)
         self._decoy_key = decoy_key
+        self._decoy_models = DecoyModels(users, decoy_key)
         self._random_bytes = random_bytes
         self._admin_token = admin_token
         self._tokens = tokens
@@ -142,7 +142,7 @@ class Authenticator:
             return None, False
         # A name without a user costs the same time as one with.
         checked = credential or decoy_credential(
-            name, self._decoy_key, mechanism, self._of_any_user(mechanism)
+            name, self._decoy_key, mechanism, self._decoy_models.of(name, mechanism)
         )
         suspected = not passwords.is_running(name, password, checked)
         if suspected:
@@ -211,7 +211,7 @@ class Authenticator:
             find=lambda name: self._credentials(name).get(mechanism),
             nonce=self._random_bytes(_NONCE_BYTES).hex(),
             decoy_key=self._decoy_key,
-            decoy_like=self._of_any_user(mechanism),
+            decoy_like=lambda name: self._decoy_models.of(name, mechanism),
         )
 
     async def admit(self, mechanism: str, name: str, host: str) -> None:
@@ -273,13 +273,6 @@ class Authenticator:
             return self._admin_credentials
         found = self._users().get(name)
         return {} if found is None else found.credentials
-
-    def _of_any_user(self, mechanism: ScramMechanism) -> ScramCredential | None:
-        """What those of users that do not exist must look like."""
-        for found in islice(self._users().values(), _LOOKED_AT_MAX):
-            if mechanism in found.credentials:
-                return found.credentials[mechanism]
-        return None
 
     @cached_property
     def _admin_credentials(self) -> Mapping[ScramMechanism, ScramCredential]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from moldau.api.audit import AuditLog
+from moldau.api.audit import AuditLog, Parts
 from moldau.api.quotas import CLIENT_ID, Meter, Quotas
 from moldau.api.rules import RULES, Rule
 from moldau.metadata.config_types import shown
@@ -90,6 +90,8 @@ class Guard:
         """Raises RefusedError. `about` is for the audit log, where the name does not say it all."""
         if not self.allows(use_case, kind, name, about):
             raise self.refusal(use_case, kind, name)
+        if isinstance(about, Parts):
+            about.check_count()
 
     def allows(
         self, use_case: str, kind: ResourceType, name: str = CLUSTER_NAME, about: object = ""
@@ -97,18 +99,37 @@ class Guard:
         """Like `check`, for an item of a request that has its own result. A no is audited."""
         rule = RULES[use_case]
         is_allowed = self._decides(rule, kind, name)
-        if self._audit is not None and (rule.audited or not is_allowed):
+        if rule.audited or not is_allowed:
+            resource = Resource(kind, name)
+            self._record(use_case, rule.needs[kind], resource, is_allowed=is_allowed, about=about)
+        return is_allowed
+
+    def record(self, use_case: str, *, is_allowed: bool, about: object) -> None:
+        """For the audit log: how a use case ended that needs no right, but a proof."""
+        resource = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
+        operation = Operation.CLUSTER_ACTION
+        self._record(use_case, operation, resource, is_allowed=is_allowed, about=about)
+
+    def _record(
+        self,
+        use_case: str,
+        operation: Operation,
+        resource: Resource,
+        *,
+        is_allowed: bool,
+        about: object,
+    ) -> None:
+        if self._audit is not None:
             self._audit.record(
                 self.principal,
                 self.host,
                 self.access.name,
                 use_case,
-                rule.needs[kind],
-                Resource(kind, name),
+                operation,
+                resource,
                 is_allowed=is_allowed,
                 about=about,
             )
-        return is_allowed
 
     def check_listener(self, use_case: str) -> None:
         """For a use case that needs no right of the client: the listener may still refuse it."""

@@ -115,7 +115,9 @@ class LoginTokens:
             (int(mechanism), credential.salt, credential.iterations, credential.stored_key)
             for mechanism, credential in sorted(known.credentials.items())
         ]
-        return _hmac(self._key, _MARK_LABEL + _encode(stored))[:_MARK_BYTES]
+        # Another user of the name may get the same credentials, e.g. from a backup.
+        marked = (known.created, stored) if known.created else stored
+        return _hmac(self._key, _MARK_LABEL + _encode(marked))[:_MARK_BYTES]
 
 
 def _hmac(key: bytes, message: bytes) -> bytes:

@@ -101,13 +101,15 @@ RULES: Final[Mapping[str, Rule]] = {
     "offsets.at": _read(_DESCRIBE_TOPIC),
     "offsets.epoch_end": _read(_DESCRIBE_TOPIC),
     "offsets.producers": _read(_READ_TOPIC),
-    # Groups. The first search for a coordinator creates their topic: "start_coordinators".
+    # Groups. The first search for a coordinator creates their topic: "start_coordinators". A commit
+    # to a group that members use, and by none of them, is "reset_offsets", too.
     "groups.join": _use(_READ_GROUP),
     "groups.sync": _use(_READ_GROUP),
     "groups.heartbeat": _use(_READ_GROUP),
     "groups.leave": _use(_READ_GROUP),
     "groups.consumer_heartbeat": _use({GROUP: Operation.READ, TOPIC: Operation.DESCRIBE}),
     "groups.commit_offsets": _use(_CONSUME),
+    "groups.reset_offsets": _change(_READ_GROUP),
     "groups.fetch_offsets": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
     "groups.delete_offsets": _change({GROUP: Operation.DELETE, TOPIC: Operation.READ}),
     "groups.describe": _read(_DESCRIBE_GROUP),
@@ -152,7 +154,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.remote_leader": _read(_DESCRIBE_TOPIC),
     "cluster.join_challenge": _anyone("it is a random number"),
     "cluster.join_proven": Rule(
-        needs={}, changes=True, open_because="the request proves that it may be made"
+        needs={},
+        changes=True,
+        audited=True,
+        open_because="the request proves that it may be made",
     ),
     "cluster.drain": _OPERATE,
     "cluster.keep": _OPERATE,
@@ -176,8 +181,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "security.join_tokens": _read(_DESCRIBE_CLUSTER),
     "security.create_join_token": _change(_ALTER_CLUSTER),
     "security.delete_join_token": _change(_ALTER_CLUSTER),
-    # Work queues. Who defines a queue also needs rights on its dead-letter topic: "queues.bury".
+    # Work queues. Who defines a queue by "connect" also needs rights on its dead-letter topic:
+    # "queues.bury".
     "queues.connect": _use(_CONSUME),
+    "queues.define": _change(_READ_GROUP),
     "queues.bury": _use(_WRITE_TOPIC),
     "queues.bury_in_new_topic": Rule(
         needs={TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE, changes=True

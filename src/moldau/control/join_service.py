@@ -8,7 +8,7 @@ know that its cluster says so. `security/join_proof.py` has the proofs.
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,14 @@ Join = Callable[[JoinRequest, str], Awaitable[JoinReply]]
 """Registers a broker; with the id of the token that it proved, or an empty text."""
 
 
+class DecidedJoin(NamedTuple):
+    reply: SealedJoinReply
+    broker_id: int | None = None
+    """Of a broker that was let in."""
+    refusal: str = ""
+    """Why another was not; only the broker can read it in the reply."""
+
+
 class JoinService:
     def __init__(
         self,
@@ -84,24 +92,28 @@ class JoinService:
             challenge=content + self._sign(content), secret_file=self._local_secret_file
         )
 
-    async def join(self, proven: ProvenJoinRequest) -> SealedJoinReply:
+    async def join(self, proven: ProvenJoinRequest) -> DecidedJoin:
         """Raises RefusedError: without a proof, or if it can be tried again later."""
         made_at = self._check_challenge(proven.challenge)
         transcript = Transcript(proven.token_id, proven.nonce, proven.challenge, proven.request)
         key = self._proven_key(transcript, proven.proof)
         self._used[proven.challenge] = made_at
         content: JoinGrant | JoinRefusal
+        broker_id, refusal = None, ""
         try:
             reply = await self._register(proven)
             # Who proves the old secret learns no new one: it may have been stolen.
             secret = ClusterSecret(key) if key == self._secret.earlier else self._secret
             content = JoinGrant(reply=reply, secret=secret.value, earlier_secret=secret.earlier)
+            broker_id = reply.broker_id
         except RefusedError as error:
             if error.code.is_unavailable:
                 raise
-            content = JoinRefusal(code=error.code, message=str(error))
+            refusal = str(error)
+            content = JoinRefusal(code=error.code, message=refusal)
         nonce = self._random_bytes(SEAL_NONCE_BYTES)
-        return SealedJoinReply(sealed=seal(key, transcript, msgspec.msgpack.encode(content), nonce))
+        sealed = seal(key, transcript, msgspec.msgpack.encode(content), nonce)
+        return DecidedJoin(SealedJoinReply(sealed=sealed), broker_id, refusal)
 
     async def _register(self, proven: ProvenJoinRequest) -> JoinReply:
         """Raises RefusedError."""

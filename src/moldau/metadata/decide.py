@@ -179,10 +179,10 @@ def _create_topic(command: CreateTopic, image: Image) -> list[MetadataRecord]:
         return []
     if existing is not None:
         raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists")
-    colliding = image.collision_names.get(collision_key(command.name))
-    if colliding is not None:
+    if collision_key(command.name) in image.collision_names:
+        # Which one it is, a client that may not describe it must not learn.
         raise invalid_topic(
-            f"Topic '{command.name}' collides with '{colliding}': "
+            f"Topic '{command.name}' collides with another topic: "
             "names that differ only by '.' and '_' cannot exist together"
         )
     if command.name in INTERNAL_TOPICS and not command.internal:

@@ -17,10 +17,13 @@ JOIN_TOKEN_REFUSED: Final = (
 """The same for all, so that a client without a valid token learns nothing about others."""
 
 
-class User(Struct, frozen=True):
+class User(Struct, frozen=True, omit_defaults=True):
     name: str
     credentials: Mapping[ScramMechanism, ScramCredential]
     """At least one: a user without any does not exist."""
+    created: int = 0
+    """The version of the image that had it first: a later user of the same name is another one.
+    0: made before this was stored."""
 
 
 class JoinToken(Struct, frozen=True):

@@ -83,7 +83,8 @@ def put_scram_credentials(command: PutScramCredentials, image: Image) -> list[Me
             ErrorCode.INVALID_REQUEST, f"The cluster has {USERS_MAX} users, which is the limit"
         )
     kept = {} if known is None or command.replace_all else known.credentials
-    changed = User(name, {**kept, **command.credentials})
+    created = image.version + 1 if known is None else known.created
+    changed = User(name, {**kept, **command.credentials}, created)
     return [] if changed == known else [*_raise_level(image), UserSet(user=changed)]
 
 
@@ -99,7 +100,8 @@ def delete_scram_credential(command: DeleteScramCredential, image: Image) -> lis
         for mechanism, credential in known.credentials.items()
         if mechanism is not command.mechanism
     }
-    return [UserSet(user=User(known.name, kept)) if kept else UserDeleted(name=known.name)]
+    changed = replace(known, credentials=kept)
+    return [UserSet(user=changed) if kept else UserDeleted(name=known.name)]
 
 
 def delete_user(command: DeleteUser, image: Image) -> list[MetadataRecord]:

@@ -93,7 +93,7 @@ def decoy_credential(
     """A credential for a user that does not exist: always the same salt for the same name, and no
     password fits. So a client cannot find out which users exist.
 
-    `key` is secret. `like` is the credential of any user: other tools use other numbers of
+    `key` is secret. `like` is the credential of a user: other tools use other numbers of
     iterations and longer salts, and a decoy must not stand out.
     """
     iterations = ITERATIONS_DEFAULT if like is None else like.iterations
@@ -123,9 +123,10 @@ class ScramServer:
         find: Callable[[str], ScramCredential | None],
         nonce: str,
         decoy_key: bytes,
-        decoy_like: ScramCredential | None = None,
+        decoy_like: Callable[[str], ScramCredential | None] = lambda _: None,
     ) -> None:
-        """`find` returns the credential of a user; the decoy's are for `decoy_credential`."""
+        """`find` returns the credential of a user; the decoy's are for `decoy_credential`, by the
+        name of a user."""
         self.principal: Principal | None = None
         self.expires_at_ms: int | None = None
         self.user = ""
@@ -155,7 +156,8 @@ class ScramServer:
         found = self._find(self.user)
         self._exists = found is not None
         # Made for known users, too, so that it takes as long.
-        decoy = decoy_credential(self.user, self._decoy_key, self._mechanism, self._decoy_like)
+        like = self._decoy_like(self.user)
+        decoy = decoy_credential(self.user, self._decoy_key, self._mechanism, like)
         credential = decoy if found is None else found
         self._nonce = client_nonce + self._server_nonce
         reply = (

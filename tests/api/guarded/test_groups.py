@@ -62,7 +62,9 @@ def test_only_offsets_of_allowed_topics_are_committed() -> None:
         return [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
 
     made.services["groups"].effects["commit_offsets"] = commit
-    found = outcome(lambda s: s.groups.commit_offsets("billing", OFFSETS), made.session())
+    found = outcome(
+        lambda s: s.groups.commit_offsets("billing", OFFSETS, generation=1), made.session()
+    )
     assert found == EXPECTED
     assert committed == [OFFSETS[0], OFFSETS[2], OFFSETS[3]]
 

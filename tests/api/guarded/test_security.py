@@ -3,9 +3,12 @@
 import json
 
 from guarded_calls import GuardedWorld, outcome
+from msgspec.structs import replace
 
+from moldau.api.audit import PARTS_MAX
 from moldau.api.session import Session
 from moldau.metadata.security import User
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from moldau.security.principal import user
 from moldau.security.quotas import QuotaEntity
@@ -48,7 +51,11 @@ def test_the_audit_log_names_the_user_and_not_the_password() -> None:
         root(world),
     )
     outcome(lambda s: s.security.delete_user("dave"), root(world))
-    assert about(world) == ["user bob", "user carol", "user dave"]
+    assert [text.partition(":")[0] for text in about(world)] == [
+        "user bob",
+        "user carol",
+        "user dave",
+    ]
     assert SECRET.decode() not in "".join(world.audited)
 
 
@@ -62,10 +69,43 @@ def test_the_audit_log_names_rules() -> None:
     ]
 
 
-def test_the_audit_log_is_bounded_per_request() -> None:
+def test_no_rule_hides_another_in_the_audit_log() -> None:
+    long = replace(RULE, resource_name="r" * 255, principal="User:" + "u" * 255)
+    rules = [replace(long, host=f"10.0.{number}.0/24") for number in range(250)]
+    changed = [*rules * 3, RULE]
+    filters = [AclFilter(principal=each.principal, host=each.host) for each in changed]
     world = GuardedWorld()
-    outcome(lambda s: s.security.create_acls([RULE] * 10_000), root(world))
-    assert len(about(world)[0]) <= 2000
+    outcome(lambda s: s.security.create_acls(changed), root(world))
+    assert len(about(world)) == len(changed)
+    assert [text.split()[-1] for text in about(world)] == [each.host for each in changed]
+    assert about(world)[-1] == "ALLOW User:bob READ TOPIC orders PREFIXED 10.0.0.0/8"
+    world.audited.clear()
+    outcome(lambda s: s.security.delete_acls(filters), root(world))
+    assert len(about(world)) == len(changed)
+    assert about(world)[-1] == "ANY User:bob ANY ANY (any) ANY 10.0.0.0/8"
+
+
+def test_more_rules_than_are_logged_are_refused() -> None:
+    world = GuardedWorld()
+    session = root(world)
+    found = outcome(lambda s: s.security.create_acls([RULE] * (PARTS_MAX + 1)), session)
+    assert isinstance(found, RefusedError)
+    assert found.code is ErrorCode.INVALID_REQUEST
+    filters = [AclFilter()] * (PARTS_MAX + 1)
+    assert isinstance(outcome(lambda s: s.security.delete_acls(filters), session), RefusedError)
+    assert world.touched == []
+    outcome(lambda s: s.security.create_acls([RULE] * PARTS_MAX), session)
+    assert world.touched == ["security.create_acls"]
+
+
+def test_rules_that_are_denied_have_one_line() -> None:
+    """Anyone can ask for them."""
+    world = GuardedWorld()
+    outcome(lambda s: s.security.create_acls([RULE] * PARTS_MAX), world.session())
+    (text,) = about(world)
+    assert text.startswith("ALLOW User:bob READ TOPIC orders PREFIXED 10.0.0.0/8; ALLOW")
+    assert text.endswith("; (and 980 more)")
+    assert len(text) <= 2000
 
 
 def test_the_audit_log_names_brokers_and_quotas() -> None:

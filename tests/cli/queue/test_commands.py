@@ -379,6 +379,12 @@ def test_dead_letters_can_be_sent_to_another_topic(queue, topic, group, cli, mol
     assert queue("redrive", group, "--to", other, "-y").code == 0
     assert queue("work", other, "-g", f"{group}-2", "-n", "1").out == "poison\n"
     assert queue("work", topic, "-g", group, "--once").out == ""
+    # Of a deleted group nobody knows the topics, and what dead letters say may be made up.
+    queue("delete", group, "-y")
+    for more in (["--dry-run"], ["-y"]):
+        refused = queue("redrive", group, *more)
+        assert refused.code == ExitCode.NOT_FOUND
+        assert "--to TOPIC" in refused.err
 
 
 def test_a_group_is_deleted_after_confirmation_and_starts_from_scratch(queue, topic, group):

@@ -118,10 +118,11 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
 def test_redrive_drops_doubles_and_skips_letters_of_other_groups(
     client: QueueClient, topic: str
 ) -> None:
-    dead = f"{topic}.dead"
+    dead, group = f"{topic}.dead", f"{topic}.g"
     client.create_topic(dead, partitions=1)
+    client.connect(group, topic).close()
     origin = {
-        "moldau-dead-group": "g",
+        "moldau-dead-group": group,
         "moldau-dead-topic": topic,
         "moldau-dead-partition": "0",
         "moldau-dead-offset": "7",
@@ -131,10 +132,10 @@ def test_redrive_drops_doubles_and_skips_letters_of_other_groups(
     cut = {**origin, "moldau-dead-offset": "9", "moldau-dead-truncated": "value"}
     letters: list[dict[str, str]] = [origin, other, origin, stranger, {}, cut]
     client.send_many(dead, [Outgoing("x", headers=headers) for headers in letters])
-    *_, sums = client.redrive("g", topic=dead, idle=0.5)
+    *_, sums = client.redrive(group, topic=dead, idle=0.5)
     assert sums == (2, 1, 3)
     found = [m for n in (0, 1) for m in client.read_from(topic, n)]
-    only = [("moldau-only-group", b"g")]
+    only = [("moldau-only-group", group.encode())]
     assert [(message.text, message.headers) for message in found] == [("x", only), ("x", only)]
 
 
@@ -160,6 +161,25 @@ def test_a_made_up_dead_letter_is_sent_to_no_topic_that_its_group_does_not_have(
     client.send_many(dead, letters)
     *_, sums = client.redrive(group, idle=0.5)
     assert sums == (1, 0, 2)
+    assert list(client.read_from(victim)) == []
+
+
+def test_dead_letters_of_a_deleted_group_go_only_where_one_says(
+    client: QueueClient, topic: str
+) -> None:
+    """Nobody knows its topics, and headers can be made up."""
+    group, dead, victim = f"{topic}.g", f"{topic}.g.dead", f"{topic}.victim"
+    for name in (dead, victim):
+        client.create_topic(name, partitions=1)
+    headers = {"moldau-dead-group": group, "moldau-dead-topic": victim}
+    client.send(dead, "x", headers=headers)
+    with pytest.raises(NotFoundError, match="its topics are unknown") as raised:
+        list(client.redrive(group, idle=0.5))
+    assert "to=" in raised.value.hint
+    assert list(client.read_from(victim)) == []
+    *_, sums = client.redrive(group, idle=0.5, to=topic)
+    assert sums == (1, 0, 0)
+    assert [m.text for n in (0, 1) for m in client.read_from(topic, n)] == ["x"]
     assert list(client.read_from(victim)) == []
 
 

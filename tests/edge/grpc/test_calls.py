@@ -279,8 +279,9 @@ def test_a_stream_carries_nothing_after_the_token_of_its_caller_has_expired() ->
     asyncio.run(scenario())
 
 
-def test_a_stream_carries_nothing_after_the_user_of_its_caller_was_deleted() -> None:
-    users = {"alice": User("alice", {})}
+@pytest.mark.parametrize("after", [{}, {"alice": User("alice", {}, created=2)}])
+def test_a_stream_carries_nothing_after_the_user_of_its_caller_was_deleted(after) -> None:
+    users = {"alice": User("alice", {}, created=1)}
 
     async def scenario() -> None:
         entrance = entrance_to(broker_with())
@@ -291,7 +292,7 @@ def test_a_stream_carries_nothing_after_the_user_of_its_caller_was_deleted() -> 
         call: Call[Any, Any] = Call(Calls(entrance), cast(Any, client), pb.ReadFromRequest, visit)
         await call.write(pb.ReadFromResponse())
         nonlocal users
-        users = {}
+        users = after
         with pytest.raises(AuthenticationError, match="deleted"):
             await call.write(pb.ReadFromResponse())
 

@@ -225,12 +225,13 @@ def test_a_stream_ends_when_the_token_of_its_client_expires(monkeypatch):
     assert b'"status":401' in error
 
 
-def test_a_stream_ends_when_the_user_of_its_client_is_deleted(monkeypatch):
-    users = {"alice": User("alice", {})}
+@pytest.mark.parametrize("after", [{}, {"alice": User("alice", {}, created=2)}])
+def test_a_stream_ends_when_the_user_of_its_client_is_deleted(monkeypatch, after):
+    users = {"alice": User("alice", {}, created=1)}
 
     def delete(_) -> None:
         nonlocal users
-        users = {}
+        users = after
 
     pages: Any = [([shown_record(0)], 1.0, nothing_more), ([shown_record(1)], 1.0, delete)]
     alice = StoredUser(lambda: users, "alice")

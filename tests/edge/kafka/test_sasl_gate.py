@@ -6,6 +6,7 @@ import struct
 
 import pytest
 from connections import framed
+from msgspec.structs import replace
 from sasl_world import ADMIN_TOKEN, MECHANISMS, PASSWORD, sasl_world, stored
 
 from moldau.api.authentication import Authenticator
@@ -298,6 +299,24 @@ async def test_two_thousand_half_open_logins_do_not_keep_a_user_out(
         await client.list_groups()
         assert world.served == ["User:alice"]
         assert len(caplog.records) < 5
+
+
+@pytest.mark.parametrize("is_closed_at_once", [True, False])
+async def test_a_connection_ends_when_its_user_is_made_again(is_closed_at_once: bool):
+    """A broker that is busy sees the deletion and the new user in one image."""
+    async with sasl_world() as (world, connect):
+        client = await connect()
+        assert (await client.log_in("alice", PASSWORD)).error_code == 0
+        world.users = {"alice": replace(stored("alice", "of another person"), created=8)}
+        if is_closed_at_once:
+            world.gate.close_deleted()
+        else:
+            client.post(ListGroupsRequest(states_filter=[]), 4)
+        assert await client.is_closed()
+        assert world.served == []
+        client = await connect()
+        assert (await client.log_in("alice", "of another person")).error_code == 0
+        await client.list_groups()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS[:3])

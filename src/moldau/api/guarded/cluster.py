@@ -12,10 +12,12 @@ from moldau.api.guarded.topics import unknown_topic
 from moldau.api.local_replicas import LocalReplica
 from moldau.api.lookup import remote_leader
 from moldau.api.metrics_view import MetricsView
+from moldau.metadata.config_types import shown
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Partition, Topic, brokers_at
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.topology import (
     JoinChallenge,
@@ -128,11 +130,22 @@ class GuardedCluster:
 
     async def join_proven(self, proven: ProvenJoinRequest) -> SealedJoinReply:
         """Lets a broker in that proves that it may join."""
-        if proven.token_id:
-            # Without a token it proves the secret of the cluster: one of its brokers returns, and
-            # finds its way back through any listener.
-            self._guard.check_listener("cluster.join_proven")
-        return await self._broker.joins.join(proven)
+        guard, use_case = self._guard, "cluster.join_proven"
+        by = f"token {shown(proven.token_id)}" if proven.token_id else "the secret of the cluster"
+        try:
+            if proven.token_id:
+                # Without a token it proves the secret of the cluster: one of its brokers returns,
+                # and finds its way back through any listener.
+                guard.check_listener(use_case)
+            joined = await self._broker.joins.join(proven)
+        except RefusedError as error:
+            guard.record(use_case, is_allowed=False, about=f"by {by}: {error}")
+            raise
+        if joined.refusal:
+            guard.record(use_case, is_allowed=False, about=f"by {by}: {joined.refusal}")
+        else:
+            guard.record(use_case, is_allowed=True, about=f"broker {joined.broker_id} by {by}")
+        return joined.reply
 
     async def drain(self, broker_id: int) -> None:
         self._guard.check("cluster.drain", _CLUSTER, about=f"broker {broker_id}")
@@ -154,7 +167,8 @@ class GuardedCluster:
         allow_replication_factor_change: bool = True,
     ) -> None:
         """Sets the desired replicas of a partition; None cancels."""
-        self._guard.check("cluster.reassign", _CLUSTER, about=f"{topic}-{partition}")
+        desired = "cancelled" if replicas is None else f"to {list(replicas)}"
+        self._guard.check("cluster.reassign", _CLUSTER, about=f"{topic}-{partition} {desired}")
         await self._service.reassign(
             topic,
             partition,
@@ -176,7 +190,8 @@ class GuardedCluster:
 
     async def elect(self, topic: str, partition: int, election: ElectionType) -> None:
         """Transfers leadership to the preferred leader and waits for it."""
-        self._guard.check("cluster.elect", _CLUSTER, about=f"{topic}-{partition}")
+        about = f"{topic}-{partition} {election.name}"
+        self._guard.check("cluster.elect", _CLUSTER, about=about)
         await self._service.elect(topic, partition, election)
 
     # ---- this broker

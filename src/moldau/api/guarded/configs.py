@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.config_service import ResourceKind
-from moldau.metadata.commands import ConfigChange
+from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.metadata.image import Topic
-from moldau.metadata.topic_configs import ConfigEntry
+from moldau.metadata.topic_config_table import TOPIC_CONFIGS
+from moldau.metadata.topic_configs import BROKER_CONFIGS, ConfigEntry
 from moldau.security.acl import ResourceType
 
 
@@ -34,19 +36,41 @@ class GuardedConfigs:
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
         """Changes only these keys."""
-        self._check("configs.alter", kind, name)
+        about = Parts(changes, _change_text, _heading(kind, name, validate_only=validate_only))
+        self._check("configs.alter", kind, name, about)
         await self._service.alter(kind, name, changes, validate_only=validate_only)
 
     async def replace(
         self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool
     ) -> None:
         """Sets these keys and unsets all others."""
-        self._check("configs.replace", kind, name)
+        heading = _heading(kind, name, validate_only=validate_only)
+        self._check("configs.replace", kind, name, Parts([*configs.items()], setting_text, heading))
         await self._service.replace(kind, name, configs, validate_only=validate_only)
 
-    def _check(self, use_case: str, kind: int, name: str) -> None:
+    def _check(self, use_case: str, kind: int, name: str, about: object = "") -> None:
         if kind == ResourceKind.TOPIC:
-            self._guard.check(use_case, ResourceType.TOPIC, name)
+            self._guard.check(use_case, ResourceType.TOPIC, name, about=about)
         else:
             # Also of kinds without settings, which the service refuses.
-            self._guard.check(use_case, ResourceType.CLUSTER, about=f"broker {name}")
+            about = about or f"broker {name}"
+            self._guard.check(use_case, ResourceType.CLUSTER, about=about)
+
+
+def _heading(kind: int, name: str, *, validate_only: bool) -> str:
+    whose = "" if kind == ResourceKind.TOPIC else f"broker {name}: "
+    return (VALIDATED if validate_only else "") + whose
+
+
+def _change_text(change: ConfigChange) -> str:
+    if change.operation is ConfigOperation.SET:
+        return setting_text((change.name, change.value))
+    return f"{change.operation.name} {setting_text((change.name, change.value))}"
+
+
+def setting_text(setting: tuple[str, str | None]) -> str:
+    """Without the value of a setting that there is not: it may be a secret of another program."""
+    name, value = setting
+    if value is None:
+        return name
+    return f"{name}={value if name in TOPIC_CONFIGS or name in BROKER_CONFIGS else '(hidden)'}"

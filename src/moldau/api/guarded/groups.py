@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import GroupListing, PartitionExtent
 from moldau.api.guard import REFUSAL_CODES, Guard
@@ -121,6 +122,9 @@ class GuardedGroups:
         allowed = self._allowed("groups.commit_offsets", (each.partition for each in offsets))
         stored: list[ErrorCode] = []
         wanted = [each for each in offsets if each.partition.topic in allowed]
+        if wanted and generation < 0 and self._is_of_members(group_id):
+            about = _by_topic((each.partition, f"={each.offset}") for each in wanted)
+            self._guard.allows("groups.reset_offsets", _GROUP, group_id, about)
         if wanted or not offsets:
             stored = await self._service.commit_offsets(
                 group_id,
@@ -134,6 +138,14 @@ class GuardedGroups:
         return [
             next(left) if each.partition.topic in allowed else _TOPIC_REFUSED for each in offsets
         ]
+
+    def _is_of_members(self, group_id: str) -> bool:
+        """Whether a commit by none of them is a reset. Other groups are of consumers that assign
+        partitions to themselves, and commit like that each few seconds."""
+        return not self._guard.is_open and (
+            bool(self._service.describe(group_id).protocol_type)
+            or self._service.describe_consumers(group_id).error is ErrorCode.NONE
+        )
 
     async def fetch_offsets(
         self,
@@ -171,7 +183,8 @@ class GuardedGroups:
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> list[ErrorCode]:
         """An error per partition, in their order."""
-        self._guard.check("groups.delete_offsets", _GROUP, group_id)
+        about = _by_topic((each, "") for each in partitions)
+        self._guard.check("groups.delete_offsets", _GROUP, group_id, about)
         allowed = self._allowed("groups.delete_offsets", partitions)
         deleted: list[ErrorCode] = []
         wanted = [each for each in partitions if each.topic in allowed]
@@ -276,3 +289,11 @@ class GuardedQueries:
             sees = self._guard.sees
             found = [each for each in found if sees("queries.groups", _GROUP, each[0].group_id)]
         return found, silent
+
+
+def _by_topic(partitions: Iterable[tuple[TopicPartition, str]]) -> Parts[str]:
+    """For the audit log, e.g. `orders: 0=5, 1=7`."""
+    texts: dict[str, list[str]] = {}
+    for (topic, index), more in partitions:
+        texts.setdefault(topic, []).append(f"{index}{more}")
+    return Parts([f"{topic}: {', '.join(found)}" for topic, found in texts.items()])

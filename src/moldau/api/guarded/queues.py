@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.api.quotas import bytes_of
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
+from moldau.model.delivery_tokens import decode_delivery_token
 from moldau.queues.types import (
     ConnectOptions,
     ConnectResult,
@@ -58,15 +60,18 @@ class GuardedQueues:
         to another must be allowed to write there.
         """
         dead = desired.settings.dead_letter_topic
-        if known is not None:
-            if desired.settings != known.settings:
-                self._check_hidden("queues.connect", desired.name, known.topics)
-            is_same = dead == known.settings.dead_letter_topic
-            if is_same and set(desired.topics).issubset(known.topics):
-                return
-        self._guard.check("queues.bury", _TOPIC, dead)
-        if self._broker.image.topic(dead) is None:
-            self._guard.check("queues.bury_in_new_topic", _TOPIC, dead)
+        if known is not None and desired.settings != known.settings:
+            self._check_hidden("queues.connect", desired.name, known.topics)
+        if (
+            known is None
+            or dead != known.settings.dead_letter_topic
+            or not set(desired.topics).issubset(known.topics)
+        ):
+            self._guard.check("queues.bury", _TOPIC, dead)
+            if self._broker.image.topic(dead) is None:
+                self._guard.check("queues.bury_in_new_topic", _TOPIC, dead)
+        about = Parts(_difference(known, desired))
+        self._guard.check("queues.define", _GROUP, desired.name, about)
 
     async def heartbeat(
         self, group: str, consumer: str, epoch: int, owned: PartitionsByTopic
@@ -109,7 +114,7 @@ class GuardedQueues:
 
     async def ack(self, group: str, consumer: str, tokens: Sequence[bytes]) -> list[TokenResult]:
         """The messages were processed. One result per token, in order."""
-        await self._check_settling("queues.ack", group, consumer)
+        await self._check_settling("queues.ack", group, consumer, tokens)
         return await self._service.ack(group, consumer, tokens)
 
     async def nack(
@@ -122,20 +127,27 @@ class GuardedQueues:
         reason: str,
     ) -> list[TokenResult]:
         """Processing failed; `delay_ms` None: the group's backoff."""
-        await self._check_settling("queues.nack", group, consumer)
+        await self._check_settling("queues.nack", group, consumer, tokens)
         return await self._service.nack(group, consumer, tokens, delay_ms=delay_ms, reason=reason)
 
     async def extend(
         self, group: str, consumer: str, tokens: Sequence[bytes], *, visibility_ms: int
     ) -> list[TokenResult]:
         """Extends leases; queue groups only."""
-        await self._check_settling("queues.extend", group, consumer)
+        await self._check_settling("queues.extend", group, consumer, tokens)
         return await self._service.extend(group, consumer, tokens, visibility_ms=visibility_ms)
 
-    async def _check_settling(self, use_case: str, group: str, consumer: str) -> None:
-        if not self._guard.is_open:
-            self._check(use_case, group)
-            await self._check_consumer(use_case, group, consumer)
+    async def _check_settling(
+        self, use_case: str, group: str, consumer: str, tokens: Sequence[bytes]
+    ) -> None:
+        if self._guard.is_open:
+            return
+        self._check(use_case, group)
+        await self._check_consumer(use_case, group, consumer)
+        # The consumer may have other topics by now, and anyone can make up a token.
+        ids = {found.topic_id for each in tokens if (found := decode_delivery_token(each))}
+        topics = map(self._broker.image.topic_by_id, ids)
+        self._check_hidden(use_case, group, [each.name for each in topics if each is not None])
 
     async def _check_consumer(self, use_case: str, group: str, consumer: str) -> None:
         """Rights on the topics of a consumer may have ended since it connected, and its id may be
@@ -225,3 +237,13 @@ class GuardedQueues:
         """Deletes a queue group: its settings and the state of its messages."""
         self._guard.check("queues.delete_group", _GROUP, group)
         await self._service.delete_group(group)
+
+
+def _difference(known: QueueGroup | None, desired: QueueGroup) -> list[str]:
+    """For the audit log: topics that come to a queue, and settings, if they change."""
+    topics = () if known is None else known.topics
+    added = [f"topic {name}" for name in desired.topics if name not in topics]
+    if known is not None and known.settings == desired.settings:
+        return added
+    settings = asdict(desired.settings)
+    return [" ".join(f"{name}={value}" for name, value in settings.items()), *added]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.security_service import EVERY_ACL, JOIN_TOKEN_LIFETIME_MS
@@ -13,8 +14,6 @@ from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism
 
 _CLUSTER: Final = ResourceType.CLUSTER
-_SHOWN_MAX: Final = 20
-"""Rules of one request in the audit log."""
 
 
 class GuardedSecurity:
@@ -45,7 +44,9 @@ class GuardedSecurity:
         iterations: int = ITERATIONS_DEFAULT,
     ) -> None:
         """Creates a user or changes its password."""
-        self._guard.check("security.put_password", _CLUSTER, about=f"user {user}")
+        names = ", ".join(each.sasl_name for each in mechanisms)
+        about = f"user {user}: {names}, {iterations} iterations"
+        self._guard.check("security.put_password", _CLUSTER, about=about)
         await self._service.put_password(
             user, password, mechanisms=mechanisms, iterations=iterations
         )
@@ -54,11 +55,13 @@ class GuardedSecurity:
         self, user: str, mechanism: ScramMechanism, credential: ScramCredential
     ) -> None:
         """Creates a user or changes one of its credentials."""
-        self._guard.check("security.put_credential", _CLUSTER, about=f"user {user}")
+        about = f"user {user}: {mechanism.sasl_name}, {credential.iterations} iterations"
+        self._guard.check("security.put_credential", _CLUSTER, about=about)
         await self._service.put_credential(user, mechanism, credential)
 
     async def delete_credential(self, user: str, mechanism: ScramMechanism) -> None:
-        self._guard.check("security.delete_credential", _CLUSTER, about=f"user {user}")
+        about = f"user {user}: {mechanism.sasl_name}"
+        self._guard.check("security.delete_credential", _CLUSTER, about=about)
         await self._service.delete_credential(user, mechanism)
 
     async def delete_user(self, user: str) -> None:
@@ -73,12 +76,12 @@ class GuardedSecurity:
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[RefusedError | None]:
         """For each rule, why it was refused; the others are created."""
-        self._guard.check("security.create_acls", _CLUSTER, about=_Listed(acls))
+        self._guard.check("security.create_acls", _CLUSTER, about=Parts(acls, _text_of))
         return await self._service.create_acls(acls)
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | RefusedError]:
         """For each filter the rules that it deleted, or why it was refused."""
-        self._guard.check("security.delete_acls", _CLUSTER, about=_Listed(filters))
+        self._guard.check("security.delete_acls", _CLUSTER, about=Parts(filters, _text_of))
         return await self._service.delete_acls(filters)
 
     # ---- quotas
@@ -95,7 +98,8 @@ class GuardedSecurity:
         validate_only: bool = False,
     ) -> None:
         """Sets limits of an entity; None removes one."""
-        self._guard.check("security.alter_quotas", _CLUSTER, about=f"{entity} {dict(limits)}")
+        about = f"{VALIDATED if validate_only else ''}{entity} {dict(limits)}"
+        self._guard.check("security.alter_quotas", _CLUSTER, about=about)
         await self._service.alter_quotas(entity, limits, validate_only=validate_only)
 
     # ---- join tokens
@@ -108,24 +112,16 @@ class GuardedSecurity:
         self, lifetime_ms: int = JOIN_TOKEN_LIFETIME_MS
     ) -> tuple[str, JoinToken]:
         """The token for the new broker, which is stored nowhere, and what is stored of it."""
-        self._guard.check("security.create_join_token", _CLUSTER)
-        return await self._service.create_join_token(lifetime_ms)
+        use_case = "security.create_join_token"
+        self._guard.check(use_case, _CLUSTER, about=f"lifetime_ms={lifetime_ms}")
+        token, stored = await self._service.create_join_token(lifetime_ms)
+        # Joins are logged by the id.
+        self._guard.check(use_case, _CLUSTER, about=f"token {stored.id}")
+        return token, stored
 
     async def delete_join_token(self, token_id: str) -> None:
         self._guard.check("security.delete_join_token", _CLUSTER, about=f"token {token_id}")
         await self._service.delete_join_token(token_id)
-
-
-class _Listed:
-    """Made into text only if it is written."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Sequence[Acl | AclFilter]) -> None:
-        self._items = items
-
-    def __str__(self) -> str:
-        return "; ".join(map(_text_of, self._items[:_SHOWN_MAX]))
 
 
 def _text_of(rule: Acl | AclFilter) -> str:

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
+from moldau.api.guarded.configs import setting_text
 from moldau.api.metadata_changes import await_leaders
 from moldau.api.quotas import Meter
 from moldau.metadata.image import Topic
@@ -81,7 +83,17 @@ class GuardedTopics:
         validate_only: bool = False,
     ) -> Topic:
         """The new topic; with `validate_only`, what it would be. Raises RefusedError."""
-        self._guard.check("topics.create", _TOPIC, name)
+        # Of replicas that the client assigns: one entry per partition.
+        shape = (
+            f"partitions={partitions} replication_factor={replication_factor}"
+            if assignments is None
+            else f"replicas={dict(assignments)}"
+        )
+        about = Parts(
+            [shape, *map(setting_text, (configs or {}).items())],
+            heading=VALIDATED if validate_only else "",
+        )
+        self._guard.check("topics.create", _TOPIC, name, about)
         meter = self._checked_meter()
         created = await self._broker.topics.create(
             name,
@@ -138,7 +150,9 @@ class GuardedTopics:
         validate_only: bool,
     ) -> None:
         """Raises RefusedError."""
-        self._guard.check("topics.add_partitions", _TOPIC, name)
+        replicas = "" if assignments is None else f" replicas={list(assignments)}"
+        about = f"{VALIDATED if validate_only else ''}partitions={count}{replicas}"
+        self._guard.check("topics.add_partitions", _TOPIC, name, about)
         meter = self._checked_meter()
         known = self._broker.image.topic(name)
         await self._broker.topics.add_partitions(
@@ -149,7 +163,8 @@ class GuardedTopics:
 
     async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
         """Raises the start offset of a partition; returns it. Raises RefusedError."""
-        self._guard.check("topics.delete_records", _TOPIC, topic)
+        about = f"partition {partition} before {before}"
+        self._guard.check("topics.delete_records", _TOPIC, topic, about)
         return await self._broker.topics.delete_records(topic, partition, before)
 
     def _checked_meter(self) -> Meter | None:

@@ -158,7 +158,8 @@ class GuardedTransactions:
         self, partition: TopicPartition, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> ErrorCode:
         """Aborts a transaction that is open in a partition and unknown to any coordinator."""
-        self._guard.check("transactions.abort_hanging", ResourceType.CLUSTER, about=partition)
+        about = f"{partition}: producer {producer_id} epoch {producer_epoch}"
+        self._guard.check("transactions.abort_hanging", ResourceType.CLUSTER, about=about)
         return await self._service.abort_hanging(partition, producer_id, producer_epoch)
 
     def describe(self, transactional_id: str) -> DescribedTransaction:

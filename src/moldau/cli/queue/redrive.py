@@ -47,7 +47,7 @@ _TEXT_CHARACTERS_MAX: Final = 60
     "dead_letter",
     metavar="TOPIC",
     shell_complete=complete_queue_topics,
-    help="The dead-letter topic, if the group was deleted.  [default: the group's]",
+    help="The dead-letter topic, if the group was deleted: with --to.  [default: the group's]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the dead letters, and send nothing.")
 @yes_option
@@ -69,7 +69,7 @@ def redrive(
     Their attempts are counted from 1 again. The next redrive continues after the last message sent.
     """
 
-    waiting = asyncio.run(find_dead_letters(addresses, group, dead_letter))
+    waiting = asyncio.run(find_dead_letters(addresses, group, dead_letter, to))
     if not waiting.total:
         say(f"no dead letters of {group} in {waiting.topic}")
         return
@@ -115,7 +115,9 @@ async def dead_letter_topic(client: "AsyncQueueClient", group: str) -> str:
     return found or group + DEAD_LETTER_SUFFIX
 
 
-async def find_dead_letters(addresses: str, group: str, dead_letter: str | None) -> PendingRedrive:
+async def find_dead_letters(
+    addresses: str, group: str, dead_letter: str | None, to: str | None
+) -> PendingRedrive:
     """The backlog of the group that redrives; creates that group."""
     from moldau.client.errors import NotFoundError
     from moldau.client.queue.redrive import REDRIVE_SUFFIX
@@ -123,6 +125,11 @@ async def find_dead_letters(addresses: str, group: str, dead_letter: str | None)
     reader = group + REDRIVE_SUFFIX
     async with connected(addresses) as client:
         topic = dead_letter or await dead_letter_topic(client, group)
+        if to is None and all(each.group != group for each in await client.groups()):
+            raise NotFoundError(
+                f"there is no queue group {group}: its topics are unknown",
+                hint="create the group again, or choose where the messages go: --to TOPIC",
+            )
         try:
             worker = await client.connect(reader, topic)
         except NotFoundError:

@@ -288,8 +288,9 @@ class AsyncQueueClient:
     ) -> AsyncIterator[RedriveProgress]:
         """Send the dead letters of a group back to their topics; yields its progress.
 
-        `topic`: the dead-letter topic, if the group was deleted. `to`: send all to this topic.
-        Dead letters that say that they are of a topic which the group does not have are skipped.
+        `to`: send all to this topic. Dead letters that say that they are of a topic which the group
+        does not have are skipped. A deleted group has no topics: it needs `to`, and `topic`, the
+        dead-letter topic, if that is not the default one.
         Ends after `idle` seconds without a dead letter.
         """
         if topic is None:
@@ -298,8 +299,15 @@ class AsyncQueueClient:
             if topic not in self._rpc.view.topics:
                 # It is created for the first dead letter: there is none yet.
                 return
-        # Of a deleted group nobody knows the topics.
-        topics = next((each.topics for each in await self.groups() if each.group == group), None)
+        topics: tuple[str, ...] = ()
+        if to is None:
+            known = {each.group: each.topics for each in await self.groups()}
+            if group not in known:
+                raise NotFoundError(
+                    f"there is no queue group {group}: its topics are unknown",
+                    hint="create the group again, or choose where the messages go: to=…",
+                )
+            topics = known[group]
         worker = await self.connect(group + REDRIVE_SUFFIX, topic)
 
         async def send_many(back: str, messages: list[pb.OutgoingMessage]) -> list[Sent]:

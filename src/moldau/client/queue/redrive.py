@@ -53,7 +53,7 @@ async def redrive(
     limit: int | None,
     idle: float = IDLE_SECONDS,
     to: str | None = None,
-    topics: Collection[str] | None = None,
+    topics: Collection[str] = (),
 ) -> AsyncIterator[RedriveProgress]:
     """Send dead letters back until none arrives for `idle` seconds, or `limit` were sent.
 
@@ -61,7 +61,7 @@ async def redrive(
     it. Messages sent to another topic, `to`, are for all its readers.
 
     Headers name the topic of a dead letter, and who writes to the dead-letter topic can make them
-    up: none is sent to a topic that is not of `topics`, those of the group; None: any.
+    up: without `to`, none is sent to a topic that is not of `topics`, those of the group.
 
     A message is acked after it was sent: a crash in between sends it twice, and never loses it.
     """
@@ -79,7 +79,7 @@ async def redrive(
             if (
                 origin is None
                 or (group is not None and origin[0] != group)
-                or (to is None and topics is not None and not _is_of(origin, topics))
+                or (to is None and not _is_of(origin, topics))
                 or _is_truncated(message)
             ):
                 sums = sums._replace(skipped=sums.skipped + 1)

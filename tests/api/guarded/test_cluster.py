@@ -1,0 +1,55 @@
+"""Joins: the audit log says who let which broker in, and who tried."""
+
+import json
+from typing import Any
+
+import pytest
+from guarded_calls import HOST, GuardedWorld, outcome
+from msgspec.structs import replace
+from use_case_samples import JOINED, PROVEN
+
+from moldau.api.guard import ListenerAccess
+from moldau.model.errors import ErrorCode, RefusedError
+
+BY_TOKEN = replace(PROVEN, token_id="one")
+REFUSED = RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "unknown, used or expired")
+
+
+def refuse(_: object) -> Any:
+    raise REFUSED
+
+
+CASES = {
+    "let in": (lambda _: JOINED, True, "broker 3 by token 'one'"),
+    "refused": (refuse, False, "by token 'one': unknown, used or expired"),
+    "refused after the proof": (
+        lambda _: JOINED._replace(refusal="the token was used"),
+        False,
+        "by token 'one': the token was used",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_join_is_in_the_audit_log_with_its_outcome(case: str) -> None:
+    effect, is_allowed, about = CASES[case]
+    world = GuardedWorld()
+    world.services["joins"].effects["join"] = effect
+    found = outcome(lambda s: s.cluster.join_proven(BY_TOKEN), world.session())
+    assert isinstance(found, RefusedError) == (case == "refused")
+    (line,) = map(json.loads, world.audited)
+    assert (line["use_case"], line["host"]) == ("cluster.join_proven", HOST)
+    assert (line["allowed"], line["about"]) == (is_allowed, about)
+
+
+def test_a_broker_that_returns_and_a_listener_that_refuses_are_in_the_audit_log() -> None:
+    world = GuardedWorld()
+    world.services["joins"].answers["join"] = JOINED
+    listener = ListenerAccess(name="ro", read_only=True)
+    session = world.session(listener=listener)
+    outcome(lambda s: s.cluster.join_proven(PROVEN), session)
+    outcome(lambda s: s.cluster.join_proven(BY_TOKEN), session)
+    first, second = map(json.loads, world.audited)
+    assert (first["allowed"], first["about"]) == (True, "broker 3 by the secret of the cluster")
+    assert (second["allowed"], second["listener"]) == (False, "ro")
+    assert second["about"] == "by token 'one': This listener is read-only"
