@@ -87,6 +87,14 @@ FINE = {
     "fine_inprocess": ("inprocess", "def test(): socket.socket().close()"),
     "fine_system": ("system", "def test(): subprocess.run(['true'])"),
     "fine_pure": ("pure", "async def test():\n    import asyncio; await asyncio.sleep(600)"),
+    # What a thread that was there before does is not the doing of the test.
+    "fine_thread": (
+        "pure",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "OTHER = ThreadPoolExecutor(1)\n"
+        "OTHER.submit(int).result()\n"
+        "def test(): OTHER.submit(time.sleep, 0).result()",
+    ),
 }
 
 

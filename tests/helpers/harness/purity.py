@@ -4,7 +4,7 @@ starts a process, one that starts Spark beside others.
 Sockets and processes are seen by an audit hook of the interpreter, whoever asks for them. Sleeping,
 threads and clocks raise no event in every Python that we run on: they are replaced before anything
 of ours is imported. Clocks that only measure how long something took (`perf_counter`) are nobody's
-business.
+business. Other threads than the test's are left alone: a pure test can start none of its own.
 """
 
 import functools
@@ -58,6 +58,10 @@ class _Watch:
 _watch: Final = _Watch()
 
 
+def _is_pure_test() -> bool:
+    return _watch.kind == PURE and threading.current_thread() is threading.main_thread()
+
+
 def _audit(event: str, _: tuple[Any, ...]) -> None:
     if (deed := _watch.forbidden.get(event)) is not None:
         _watch.object_to(deed)
@@ -65,7 +69,7 @@ def _audit(event: str, _: tuple[Any, ...]) -> None:
 
 def _guarded_clock(name: str, clock: Callable[[], Any]) -> Callable[[], Any]:
     def read() -> Any:
-        if _watch.kind == PURE:
+        if _is_pure_test():
             frame = sys._getframe(1)
             asks = frame.f_globals.get("__name__", "")
             if asks.startswith("moldau.") or "/tests/" in frame.f_code.co_filename:
@@ -78,7 +82,7 @@ def _guarded_clock(name: str, clock: Callable[[], Any]) -> Callable[[], Any]:
 def _guarded(deed: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        if _watch.kind == PURE:
+        if _is_pure_test():
             _watch.object_to(deed)
         return function(*arguments, **named)
 
