@@ -95,6 +95,8 @@ def test_listeners_are_read_from_files_and_the_environment(tmp_path, name):
         ({"name": "a", "protocol": "kafka"}, "must have address in listener a"),
         ({"name": "a", "protocol": "kafak", "address": "h:1"}, "did you mean kafka"),
         ({"name": "a", "protocol": "kafka", "addres": "h:1"}, "did you mean address"),
+        ({"name": "a", "protocol": "kafka", "addr": "h:1"}, "did you mean address"),
+        ({"name": "a", "sasl_mechanisms": "PLAIN"}, "unknown key sasl_mechanisms .* mean sasl?"),
         ({"name": "a", "protocol": "kafka", "address": "h"}, "HOST:PORT"),
         ({"name": "a", "protocol": "kafka", "address": "h:1", "sasl": ["GSSAPI"]}, "GSSAPI is not"),
         ("a", "must have keys and values"),
@@ -129,6 +131,23 @@ def test_what_a_named_listener_would_ignore_is_refused(protocol, key):
     assert f"together with the listener mine of {protocol}" in problem.text
     name = {"addr": "address", "sasl_mechanisms": "sasl"}.get(field, field)
     assert problem.hint == f"set {name} in listeners.mine instead"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("kafka.address", "kafka.addr"),
+        ("kafka.sasl", "kafka.sasl_mechanisms"),
+        ("http.address", "http.addr"),
+        ("raft.address", "raft.addr"),
+    ],
+)
+def test_a_section_with_the_key_of_a_listener_is_told_its_own(key, meant):
+    (problem,) = problems({key: "x"}, {})
+    assert problem.hint == f"did you mean {meant}?"
+    variable = f"MOLDAU_{key.replace('.', '__').upper()}"
+    (problem,) = problems({}, {variable: "x"})
+    assert problem.hint == f"did you mean {KEYS[meant].variable}?"
 
 
 @pytest.mark.parametrize("section", SECTION_OF_PROTOCOL.values())

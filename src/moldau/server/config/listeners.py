@@ -41,6 +41,13 @@ def _section_settings(section: str) -> dict[str, str]:
 SECTION_SETTINGS = {section: _section_settings(section) for section in SECTIONS.values()}
 
 
+def section_setting(name: str) -> str | None:
+    """The setting that is meant by a section with a key of a listener: kafka.sasl."""
+    section, _, field = name.rpartition(".")
+    found = [key for key, other in SECTION_SETTINGS.get(section, {}).items() if other == field]
+    return f"{section}.{found[0]}" if found else None
+
+
 def parse_listeners(raw: object) -> Listeners:
     """From a list of a file, or JSON in a variable. Raises BadValue."""
     if isinstance(raw, Listeners):
@@ -67,7 +74,7 @@ def _parse_listener(number: int, entry: object) -> ListenerConfig:
         raise BadValue(f"must have a name of letters, digits, - and _ in listener {number}")
     for field in entry:
         if field not in LISTENER_FIELDS:
-            guess = nearest(str(field), LISTENER_FIELDS)
+            guess = _OTHER_NAMES.get(str(field)) or nearest(str(field), LISTENER_FIELDS)
             meant = f"; did you mean {guess}?" if guess else f" ({', '.join(LISTENER_FIELDS)})"
             raise BadValue(f"has the unknown key {field} in listener {name}{meant}")
     for field in ("protocol", "address"):
