@@ -42,6 +42,14 @@ def test_the_expiry_is_judged(world, days, verdict):
     assert ("expired on" in result.detail) == (days < 0)
 
 
+def test_a_certificate_that_is_not_valid_yet_is_trouble(world):
+    world.renew(begins_in=timedelta(hours=1), expires_in=timedelta(days=100))
+    (result,) = check(world)
+    assert result.verdict is CheckStatus.TROUBLE
+    assert result.detail.startswith("is not valid before 20")
+    assert "clients refuse it" in result.detail
+
+
 def test_a_key_of_another_certificate_is_trouble(world):
     _, key = world.client_files()
     world.key_file.write_text(Path(key).read_text())

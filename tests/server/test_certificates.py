@@ -90,8 +90,19 @@ def test_an_expiry_is_announced(world):
     certificates.load()
     (expires_at,) = certificates.expiries().values()
     expires_ms = int(expires_at * 1000)
-    assert certificates.expiry_warnings(expires_ms - 31 * DAY_MS) == []
-    (soon,) = certificates.expiry_warnings(expires_ms - 10 * DAY_MS)
+    assert certificates.date_warnings(expires_ms - 31 * DAY_MS) == []
+    (soon,) = certificates.date_warnings(expires_ms - 10 * DAY_MS)
     assert "expires in 10 days" in soon
-    (late,) = certificates.expiry_warnings(expires_ms + 1000)
-    assert "has expired" in late
+    (late,) = certificates.date_warnings(expires_ms + 1000)
+    assert "expired on " in late
+
+
+def test_a_certificate_that_is_not_valid_yet_is_announced(world):
+    world.renew(begins_in=timedelta(days=3), expires_in=timedelta(days=100))
+    certificates = Certificates(config_of(world, ("one", {"security": "tls"})))
+    certificates.load()
+    (expires_at,) = certificates.expiries().values()
+    begins_ms = int(expires_at * 1000) - 97 * DAY_MS
+    (early,) = certificates.date_warnings(begins_ms - 1000)
+    assert f"{world.cert_file} is not valid before 20" in early
+    assert certificates.date_warnings(begins_ms + 1000) == []

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from moldau.model.errors import ConfigError
-from moldau.net.tls.contexts import TlsContexts, TlsFiles, certificate_expiry, is_key_exposed
+from moldau.net.tls.contexts import TlsContexts, TlsFiles, is_key_exposed
 from moldau.net.tls.handshake_turns import HandshakeTurns
+from moldau.net.tls.own_certificate import OwnCertificate
 from moldau.server.config.listeners import listeners_for, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
@@ -66,19 +66,22 @@ class Certificates:
 
     def expiries(self) -> Mapping[str, float]:
         """When each certificate expires, in seconds since 1970, by its file."""
-        found: dict[str, float] = {}
-        for contexts in self._contexts.values():
-            found |= contexts.expiries
-        return found
+        return {one.file: one.expires_at for one in self._certificates()}
 
-    def expiry_warnings(self, now_ms: int) -> list[str]:
-        """Certificates that have expired, or will soon; for the log."""
-        found = []
-        for file, expires_at in self.expiries().items():
-            days = int((expires_at - now_ms / 1000) // 86_400)
-            if days < _SOON_DAYS:
-                when = "has expired" if days < 0 else f"expires in {days} days"
-                found.append(f"the certificate {file} {when}: replace the file, without a restart")
+    def _certificates(self) -> list[OwnCertificate]:
+        found = [one for contexts in self._contexts.values() for one in contexts.certificates]
+        return list({one.file: one for one in found}.values())
+
+    def date_warnings(self, now_ms: int) -> list[str]:
+        """Certificates that have expired, or will soon, or are not valid yet; for the log."""
+        found, now = [], now_ms / 1000
+        for one in self._certificates():
+            days = int((one.expires_at - now) // 86_400)
+            when = one.trouble(now) or (f"expires in {days} days" if days < _SOON_DAYS else "")
+            if when:
+                found.append(
+                    f"the certificate {one.file} {when}: replace the file, without a restart"
+                )
         return found
 
     async def run(self) -> None:
@@ -97,7 +100,7 @@ class CertificateState(NamedTuple):
     """What is known of the files of a listener, for an operator."""
 
     file: str
-    expires_at: datetime | None = None
+    certificate: OwnCertificate | None = None
     exposed_key: str = ""
     """The private key, if other users can read it."""
     problem: str = ""
@@ -119,9 +122,8 @@ def certificate_states(config: ServerConfig) -> list[CertificateState]:
 
 def _state(files: TlsFiles) -> CertificateState:
     try:
-        TlsContexts(files)
-        expires_at = certificate_expiry(files.cert_file)
+        contexts = TlsContexts(files)
     except ConfigError as error:
         return CertificateState(files.cert_file, problem=str(error), hint=error.hint)
     exposed = files.key_file if is_key_exposed(files.key_file) else ""
-    return CertificateState(files.cert_file, expires_at, exposed)
+    return CertificateState(files.cert_file, contexts.certificates[0], exposed)
