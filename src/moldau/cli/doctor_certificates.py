@@ -1,4 +1,4 @@
-"""Checks of `moldau doctor` on certificates: can they be used, and how long?"""
+"""Checks of `moldau doctor` on certificates: can they be used, how long, and for these hosts?"""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _RENEW = "replace the file; brokers load it without a restart"
 
 
 def check_certificates(config: "ServerConfig") -> Iterator[CheckResult]:
-    from moldau.server.certificates import certificate_states
+    from moldau.server.certificates import Certificates, certificate_states
 
     for state in certificate_states(config):
         name = f"certificate {state.file}"
@@ -27,6 +27,8 @@ def check_certificates(config: "ServerConfig") -> Iterator[CheckResult]:
             detail = f"other users can read the private key {state.exposed_key}"
             yield warning(name, detail, f"chmod 600 {state.exposed_key}")
         yield _dates(name, state.certificate)
+    for found in Certificates(config).name_troubles():
+        yield trouble(f"certificate {found.file}", found.detail, found.hint)
 
 
 def _dates(name: str, certificate: "OwnCertificate") -> CheckResult:

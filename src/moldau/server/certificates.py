@@ -13,9 +13,11 @@ from moldau.net.tls.own_certificate import OwnCertificate
 from moldau.server.config.listeners import listeners_for, listeners_of, split_files
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, ListenerSecurity
+from moldau.server.ports import reachable_host
 
 _POLL_SECONDS: Final = 1.0
 _SOON_DAYS: Final = 30
+_HOSTS_SHOWN: Final = 8
 
 
 def tls_files(config: ServerConfig, listener: ListenerConfig) -> TlsFiles | None:
@@ -72,9 +74,9 @@ class Certificates:
         found = [one for contexts in self._contexts.values() for one in contexts.certificates]
         return list({one.file: one for one in found}.values())
 
-    def date_warnings(self, now_ms: int) -> list[str]:
-        """Certificates that have expired, or will soon, or are not valid yet; for the log."""
-        found, now = [], now_ms / 1000
+    def warnings(self, now_ms: int) -> list[str]:
+        """Certificates that clients refuse, or will soon; for the log."""
+        found, now = [str(each) for each in self.name_troubles()], now_ms / 1000
         for one in self._certificates():
             days = int((one.expires_at - now) // 86_400)
             when = one.trouble(now) or (f"expires in {days} days" if days < _SOON_DAYS else "")
@@ -83,6 +85,20 @@ class Certificates:
                     f"the certificate {one.file} {when}: replace the file, without a restart"
                 )
         return found
+
+    def name_troubles(self) -> list["NameTrouble"]:
+        """Certificates without the host that clients are told to connect to."""
+        found: dict[tuple[str, str], NameTrouble] = {}
+        for listener in listeners_of(self._config):
+            try:
+                contexts = self.of(listener)
+            except ConfigError:
+                continue
+            if contexts is not None:
+                trouble = _name_trouble(listener, contexts)
+                if trouble is not None:
+                    found.setdefault((trouble.file, trouble.host), trouble)
+        return list(found.values())
 
     async def run(self) -> None:
         """Load files that have changed, until cancelled."""
@@ -94,6 +110,39 @@ class Certificates:
     def reload(self) -> None:
         for contexts in self._contexts.values():
             contexts.reload()
+
+
+class NameTrouble(NamedTuple):
+    """A certificate, and a host that it should have."""
+
+    file: str
+    host: str
+    detail: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"the certificate {self.file} {self.detail}; {self.hint}"
+
+
+def _name_trouble(listener: ListenerConfig, contexts: TlsContexts) -> NameTrouble | None:
+    address = listener.advertised or listener.address
+    host = reachable_host(address.host)
+    # gRPC has the first certificate only.
+    is_grpc = listener.protocol is ListenerProtocol.GRPC
+    found = contexts.certificates[0] if is_grpc else contexts.certificate_for(host)
+    if found.is_for(host):
+        return None
+    section, dot, _ = listener.setting.rpartition(".addr")
+    setting = f"{section}.advertised" if dot else f"advertised of {listener.setting}"
+    has = sorted(found.names) + sorted(found.addresses)
+    shown = ", ".join(has[:_HOSTS_SHOWN]) + (", …" if len(has) > _HOSTS_SHOWN else "")
+    return NameTrouble(
+        file=found.file,
+        host=host,
+        detail=f"is not for {host}, which {listener.setting} advertises: clients refuse it",
+        hint=f"use one for this host (for a try: moldau certs dev NEW_DIR --host {host}), "
+        f"or set {setting} to a host in it: {shown or 'it has none'}",
+    )
 
 
 class CertificateState(NamedTuple):
