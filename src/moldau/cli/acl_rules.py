@@ -50,6 +50,16 @@ class PrincipalParam(ParamType[str]):
         return f"User:{name}"
 
 
+class UserParam(ParamType[str]):
+    """alice, or User:alice as in ACLs."""
+
+    name = "user"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        kind, colon, name = str(value).partition(":")
+        return name if colon and name and kind.lower() == "user" else str(value)
+
+
 class OperationsParam(ParamType[tuple[Operation, ...]]):
     """read,write"""
 
