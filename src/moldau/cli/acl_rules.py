@@ -213,6 +213,19 @@ def wire_rule(acl: Acl) -> "AclRule":
     return AclRule(*astuple(acl))
 
 
+def acl_of(rule: "AclRule") -> Acl:
+    """The rule of a client. Raises ValueError: a newer broker may have numbers unknown here."""
+    return Acl(
+        ResourceType(rule.resource_type),
+        rule.resource_name,
+        PatternType(rule.pattern_type),
+        rule.principal,
+        rule.host,
+        Operation(rule.operation),
+        Permission(rule.permission),
+    )
+
+
 def row_of(rule: "AclRule") -> dict[str, Any]:
     """A line of a table."""
     return {
