@@ -142,7 +142,7 @@ def test_what_a_named_listener_would_ignore_is_refused(protocol, key):
         ("raft.address", "raft.addr"),
     ],
 )
-def test_a_section_with_the_key_of_a_listener_is_told_its_own(key, meant):
+def test_for_a_key_of_a_listener_in_a_section_its_own_is_suggested(key, meant):
     (problem,) = problems({key: "x"}, {})
     assert problem.hint == f"did you mean {meant}?"
     variable = f"MOLDAU_{key.replace('.', '__').upper()}"

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from moldau.cli.check_result import CheckResult, ok, trouble, warning
 
 if TYPE_CHECKING:
-    from moldau.net.tls.own_certificate import OwnCertificate
     from moldau.server.config.schema import ServerConfig
 
 _DAY = 86_400
@@ -20,23 +20,23 @@ def check_certificates(config: "ServerConfig") -> Iterator[CheckResult]:
 
     for state in certificate_states(config):
         name = f"certificate {state.file}"
-        if state.certificate is None:
+        if state.expires_at is None:
             yield trouble(name, state.problem, state.hint)
             continue
         if state.exposed_key:
             detail = f"other users can read the private key {state.exposed_key}"
             yield warning(name, detail, f"chmod 600 {state.exposed_key}")
-        yield _dates(name, state.certificate)
+        yield (
+            trouble(name, f"{state.refused}: clients refuse it", _RENEW)
+            if state.refused
+            else _expiry(name, state.expires_at)
+        )
     for found in Certificates(config).name_troubles():
         yield trouble(f"certificate {found.file}", found.detail, found.hint)
 
 
-def _dates(name: str, certificate: "OwnCertificate") -> CheckResult:
-    from moldau.net.tls.own_certificate import written
-
-    now = time.time()
-    if found := certificate.trouble(now):
-        return trouble(name, f"{found}: clients refuse it", _RENEW)
-    left = certificate.expires_at - now
-    detail = f"valid until {written(certificate.expires_at)}, for {int(left // _DAY)} more days"
+def _expiry(name: str, expires_at: float) -> CheckResult:
+    left = expires_at - time.time()
+    when = datetime.fromtimestamp(expires_at, UTC)
+    detail = f"valid until {when:%Y-%m-%d %H:%M} UTC, for {int(left // _DAY)} more days"
     return warning(name, detail, _RENEW) if left < _SOON else ok(name, detail)

@@ -1,6 +1,7 @@
 """The certificates of a broker's listeners. Their files are loaded again when they change."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -87,7 +88,7 @@ class Certificates:
         return found
 
     def name_troubles(self) -> list["NameTrouble"]:
-        """Certificates without the host that clients are told to connect to."""
+        """Certificates without the host that is advertised to clients."""
         found: dict[tuple[str, str], NameTrouble] = {}
         for listener in listeners_of(self._config):
             try:
@@ -149,7 +150,10 @@ class CertificateState(NamedTuple):
     """What is known of the files of a listener, for an operator."""
 
     file: str
-    certificate: OwnCertificate | None = None
+    expires_at: float | None = None
+    """In seconds since 1970."""
+    refused: str = ""
+    """Why clients refuse it now."""
     exposed_key: str = ""
     """The private key, if other users can read it."""
     problem: str = ""
@@ -175,4 +179,6 @@ def _state(files: TlsFiles) -> CertificateState:
     except ConfigError as error:
         return CertificateState(files.cert_file, problem=str(error), hint=error.hint)
     exposed = files.key_file if is_key_exposed(files.key_file) else ""
-    return CertificateState(files.cert_file, contexts.certificates[0], exposed)
+    found = contexts.certificates[0]
+    refused = found.trouble(time.time())
+    return CertificateState(files.cert_file, found.expires_at, refused, exposed)
