@@ -113,6 +113,16 @@ def test_an_expiry_is_announced(world):
     assert "expired on " in late
 
 
+def test_a_key_that_others_can_read_is_announced_one_time(world):
+    world.renew(expires_in=timedelta(days=100))
+    world.key_file.chmod(0o644)
+    config = config_of(world, ("one", {"security": "tls"}), ("two", {"security": "mtls"}))
+    certificates = Certificates(config)
+    certificates.load()
+    (warning,) = certificates.warnings(SystemClock().wall_ms())
+    assert f"other users can read the private key {world.key_file}" in warning
+
+
 def test_a_certificate_that_is_not_valid_yet_is_announced(world):
     world.renew(begins_in=timedelta(days=3), expires_in=timedelta(days=100))
     certificates = Certificates(config_of(world, ("one", {"security": "tls"})))

@@ -76,8 +76,10 @@ class Certificates:
         return list({one.file: one for one in found}.values())
 
     def warnings(self, now_ms: int) -> list[str]:
-        """Certificates that clients refuse, or will soon; for the log."""
-        found, now = [str(each) for each in self.name_troubles()], now_ms / 1000
+        """Keys that others can read, and certificates that clients refuse, or will soon."""
+        keys = [each for one in self._contexts.values() for each in one.key_warnings]
+        found = [*dict.fromkeys(keys), *map(str, self.name_troubles())]
+        now = now_ms / 1000
         for one in self._certificates():
             days = int((one.expires_at - now) // 86_400)
             when = one.trouble(now) or (f"expires in {days} days" if days < _SOON_DAYS else "")

@@ -176,7 +176,11 @@ def test_a_key_that_others_can_read_is_logged(world, caplog):
     assert not is_key_exposed(str(world.key_file))
     world.key_file.chmod(0o644)
     assert is_key_exposed(str(world.key_file))
-    world.contexts()
+    contexts = world.contexts()
+    assert f"private key {world.key_file}; protect it" in contexts.key_warnings[0]
+    world.renew()
+    world.key_file.chmod(0o644)
+    assert contexts.reload()
     assert "other users can read the private key" in caplog.text
 
 

@@ -103,7 +103,6 @@ class TlsContexts:
         self._failed: object = None
         self._loaded = self._load()
         self.loaded_total = 1
-        self._warn_of_readable_keys()
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -158,14 +157,13 @@ class TlsContexts:
             if trouble and not old.trouble(now):
                 raise ConfigError(f"{new.file} {trouble}")
 
-    def _warn_of_readable_keys(self) -> None:
-        for _, key_file in self.files.pairs:
-            if is_key_exposed(key_file):
-                log.warning(
-                    "other users can read the private key %s; protect it: chmod 600 %s",
-                    key_file,
-                    key_file,
-                )
+    @property
+    def key_warnings(self) -> list[str]:
+        return [
+            f"other users can read the private key {key_file}; protect it: chmod 600 {key_file}"
+            for _, key_file in self.files.pairs
+            if is_key_exposed(key_file)
+        ]
 
     def pem(self) -> tuple[bytes, bytes, bytes | None]:
         """Key, certificates and CA, for servers with a TLS library of their own (gRPC). The key
@@ -198,7 +196,8 @@ class TlsContexts:
             log.info("loaded %s, which is valid until %s", one.file, written(one.expires_at))
             if trouble := one.trouble(self._now()):
                 log.warning("clients refuse the certificate %s: it %s", one.file, trouble)
-        self._warn_of_readable_keys()
+        for warning in self.key_warnings:
+            log.warning(warning)
         return True
 
 
