@@ -127,7 +127,7 @@ def test_what_a_named_listener_would_ignore_is_refused(protocol, key):
     field = key.rpartition(".")[2]
     value = VALUES.get(field, "true" if field == "read_only" else "h:1")
     (problem,) = problems({"listeners": [one], key: value, **CERTS}, {})
-    assert problem.text.startswith(f"{key} = ")
+    assert problem.text.startswith(f"{key} = '{value}' (flag ")
     assert f"together with the listener mine of {protocol}" in problem.text
     name = {"addr": "address", "sasl_mechanisms": "sasl"}.get(field, field)
     assert problem.hint == f"set {name} in listeners.mine instead"

@@ -341,7 +341,10 @@ def _check_listeners(
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Endpoint | Listeners) else value
+    """As a file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, Endpoint | Listeners | StrEnum) else value
 
 
 def _build(values: Mapping[str, object]) -> ServerConfig:
