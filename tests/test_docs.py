@@ -133,6 +133,7 @@ def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> st
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment["XDG_CONFIG_HOME"] = str(directory / "profiles of moldau login")
     output = directory / "output"
     with output.open("w") as sink:
         # A file, since a command that hangs would keep a pipe open beyond the shell's end.
@@ -170,6 +171,9 @@ def test_a_secured_cluster_works_as_pasted(empty_directory: Path) -> None:
     assert "broker 4 has joined" in said
     assert "is running and in sync" in said
     assert "every message once, in order\n" in said
+    assert "logged in as app; profile app is now the current one" in said
+    assert "warning:" not in said
+    assert re.search(r"^ledger +1 ", said, re.MULTILINE)
     assert "Not authorized to create topic 'other'" in said
     assert "refused\n" in said
     for name in ("root", "app"):

@@ -22,6 +22,15 @@ def test_users_are_added_listed_and_deleted(admin):
     assert "ann" not in admin("user", "list", "-o", "name").out.split()
 
 
+def test_a_user_can_be_written_as_a_principal(admin, tmp_path):
+    """As in the commands for ACLs; it would become User:User:gil, whom no rule is for."""
+    assert "added user gil;" in admin("user", "add", "User:gil", "--generate").err
+    assert "gil" in admin("user", "list", "-o", "name").out.split()
+    assert "changed the password of gil" in admin("user", "passwd", "user:gil", "--generate").err
+    assert "deleted user gil;" in admin("user", "delete", "User:gil", "-y").err
+    assert "gil" not in admin("user", "list", "-o", "name").out
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_user_logs_in_by_every_mechanism(new_user, mechanism):
     run = new_user(f"by-{mechanism}")

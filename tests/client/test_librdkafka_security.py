@@ -49,6 +49,11 @@ def test_names_of_java_clients_are_translated() -> None:
     }
 
 
+def test_a_typo_in_a_name_of_java_clients_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"mean ssl\.truststore\.location"):
+        for_librdkafka({"security.protocol": "SSL", "ssl.truststore.locaton": "ca.pem"})
+
+
 def test_librdkafka_accepts_what_is_translated() -> None:
     # It checks names, and that the key belongs to the certificate.
     AdminClient(admin_settings("127.0.0.1:1", JAVA))

@@ -88,20 +88,28 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required(world, 
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "expected", "warning"),
     [
-        ({"hosts": ("other.example",)}, "hostname mismatch"),
-        ({"expires_in": timedelta(hours=-1)}, "certificate has expired"),
-        ({"signer": identity("another")}, "self-signed certificate|unable to get local issuer"),
+        ({"hosts": ("other.example",)}, "hostname mismatch", "broker.pem is not for "),
+        ({"expires_in": timedelta(hours=-1)}, "certificate has expired", "broker.pem expired on "),
+        (
+            {"begins_in": timedelta(hours=1)},
+            "certificate is not yet valid",
+            "broker.pem is not valid before ",
+        ),
+        ({"signer": identity("another")}, "self-signed certificate|unable to get local issuer", ""),
     ],
-    ids=["wrong host name", "expired", "unknown authority"],
+    ids=["wrong host name", "expired", "not yet valid", "unknown authority"],
 )
-def test_clients_refuse_a_broker_that_they_cannot_trust(tmp_path, change, expected) -> None:
+def test_clients_refuse_a_broker_that_they_cannot_trust(
+    tmp_path, change, expected, warning
+) -> None:
     certs = tmp_path / "certs"
     certs.mkdir()
     world = TlsWorld(certs)
     world.renew(**change)
     with secure_broker(world, "tls", tmp_path / "data") as broker:
+        assert warning in broker.output
         assert "_SSL" in ConfluentSasl().login_failure(broker.bootstrap, login(world))
         with (
             socket.create_connection((broker.host, broker.port)) as raw,

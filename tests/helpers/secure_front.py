@@ -58,6 +58,7 @@ def identity(
     *,
     hosts: tuple[str, ...] = (),
     signer: Identity | None = None,
+    begins_in: timedelta = timedelta(days=-1),
     expires_in: timedelta = timedelta(days=1),
 ) -> Identity:
     """Of an authority, or of somebody that `signer` vouches for."""
@@ -70,7 +71,7 @@ def identity(
         .issuer_name(subject if signer is None else signer.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
+        .not_valid_before(now + begins_in)
         .not_valid_after(now + expires_in)
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
     )

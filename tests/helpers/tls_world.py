@@ -32,11 +32,16 @@ class TlsWorld:
         *,
         hosts: tuple[str, ...] = LOCAL,
         signer: Identity | None = None,
+        begins_in: timedelta = timedelta(days=-1),
         expires_in: timedelta = timedelta(days=1),
     ) -> Identity:
         """Replace the broker's certificate, as tools do it: a new file takes the name."""
         made = identity(
-            "broker", hosts=hosts, signer=signer or self.authority, expires_in=expires_in
+            "broker",
+            hosts=hosts,
+            signer=signer or self.authority,
+            begins_in=begins_in,
+            expires_in=expires_in,
         )
         self.install(made.pem, made.key_pem)
         return made

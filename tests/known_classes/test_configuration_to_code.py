@@ -19,6 +19,7 @@ from moldau.security.sasl import AuthenticationError
 from moldau.server.assignors import load_assignors
 from moldau.server.config.files import read_config_file
 from moldau.server.config.load import load_config
+from moldau.spark.options import Options
 
 YAML = {
     "a call": "!!python/object/apply:os.system ['touch {}']",
@@ -139,7 +140,11 @@ def test_options_of_streams_reach_librdkafka_by_their_meaning_only(name: str):
         "sasl.password": "b",
         name: "/tmp/attack.so",
     }
-    given = librdkafka_names(parse_security(options))
+    with pytest.raises(ClientError, match=f"unknown security option {name}"):
+        parse_security(options)
+    of_stream = Options({f"kafka.{each}": value for each, value in options.items()})
+    given = librdkafka_names(of_stream.security())
+    assert given["sasl.username"] == "a"
     assert name not in given
     assert "/tmp/attack.so" not in map(str, given.values())
 

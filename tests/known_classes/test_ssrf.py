@@ -26,6 +26,7 @@ from moldau.server.clock import SystemClock
 from moldau.server.config.load import InvalidConfigError, load_config
 from moldau.server.jwks import Jwks, JwksError, JwksFetch
 from moldau.server.oidc import OidcTokens
+from moldau.spark.options import Options
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
@@ -174,5 +175,7 @@ def test_a_client_fetches_no_token_for_its_options(url: str):
         "sasl.oauthbearer.token.endpoint.url": url,
         "sasl.oauthbearer.jwks.endpoint.url": url,
     }
-    with pytest.raises(ClientError, match="does not fetch tokens"):
+    with pytest.raises(ClientError, match="unknown security option"):
         parse_security(options)
+    with pytest.raises(ClientError, match="does not fetch tokens"):
+        Options({f"kafka.{name}": value for name, value in options.items()}).security()

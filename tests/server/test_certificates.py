@@ -60,6 +60,22 @@ def test_listeners_with_the_same_files_share_them_and_others_have_their_own(worl
     assert set(certificates.expiries()) == {str(world.cert_file), cert}
 
 
+def test_a_listener_without_a_host_of_the_certificate_is_announced(world):
+    world.renew(expires_in=timedelta(days=100))
+    config = config_of(
+        world,
+        ("here", {"security": "tls"}),
+        ("there", {"security": "tls", "advertised": "queue.example:9093"}),
+        ("plain", {"advertised": "plain.example:9094"}),
+    )
+    certificates = Certificates(config)
+    certificates.load()
+    (expires_at,) = certificates.expiries().values()
+    (found,) = certificates.warnings(int(expires_at * 1000) - 31 * DAY_MS)
+    assert f"{world.cert_file} is not for queue.example, which listeners.there adv" in found
+    assert "set advertised of listeners.there to a host in it: localhost, 127.0.0.1" in found
+
+
 async def test_handshakes_of_all_listeners_share_their_time(world):
     config = config_of(world, ("one", {"security": "tls"}), ("strict", {"security": "mtls"}))
     turns = HandshakeTurns(asyncio.get_running_loop(), SystemClock())
@@ -90,8 +106,29 @@ def test_an_expiry_is_announced(world):
     certificates.load()
     (expires_at,) = certificates.expiries().values()
     expires_ms = int(expires_at * 1000)
-    assert certificates.expiry_warnings(expires_ms - 31 * DAY_MS) == []
-    (soon,) = certificates.expiry_warnings(expires_ms - 10 * DAY_MS)
+    assert certificates.warnings(expires_ms - 31 * DAY_MS) == []
+    (soon,) = certificates.warnings(expires_ms - 10 * DAY_MS)
     assert "expires in 10 days" in soon
-    (late,) = certificates.expiry_warnings(expires_ms + 1000)
-    assert "has expired" in late
+    (late,) = certificates.warnings(expires_ms + 1000)
+    assert "expired on " in late
+
+
+def test_a_key_that_others_can_read_is_announced_one_time(world):
+    world.renew(expires_in=timedelta(days=100))
+    world.key_file.chmod(0o644)
+    config = config_of(world, ("one", {"security": "tls"}), ("two", {"security": "mtls"}))
+    certificates = Certificates(config)
+    certificates.load()
+    (warning,) = certificates.warnings(SystemClock().wall_ms())
+    assert f"other users can read the private key {world.key_file}" in warning
+
+
+def test_a_certificate_that_is_not_valid_yet_is_announced(world):
+    world.renew(begins_in=timedelta(days=3), expires_in=timedelta(days=100))
+    certificates = Certificates(config_of(world, ("one", {"security": "tls"})))
+    certificates.load()
+    (expires_at,) = certificates.expiries().values()
+    begins_ms = int(expires_at * 1000) - 97 * DAY_MS
+    (early,) = certificates.warnings(begins_ms - 1000)
+    assert f"{world.cert_file} is not valid before 20" in early
+    assert certificates.warnings(begins_ms + 1000) == []

@@ -57,6 +57,18 @@ def test_super_users_and_rules_of_certificates_are_checked():
     assert "security.principal_mapping" in rules
 
 
+@pytest.mark.parametrize("given", ["User:alice,User:bob", "User:a;User:alice, user:bob"])
+def test_super_users_with_a_comma_between_them_are_not_one_user(given: str):
+    assert "has a comma between two users" in problems(**{"security.super_users": given})
+
+
+def test_the_subject_of_a_certificate_can_be_a_super_user():
+    given = {"security.super_users": "User:CN=ann,O=Example;User:bob"}
+    assert user("CN=ann,O=Example") in (
+        super_users(load(given | {"http.authentication": "users"})) or ()
+    )
+
+
 def test_authorisation_is_on_as_soon_as_a_listener_authenticates():
     assert super_users(load({})) is None
     secured = {"kafka.sasl_mechanisms": "PLAIN", "security.super_users": "User:root; User:ops"}

@@ -7,8 +7,14 @@ import pytest
 from moldau.model.loopback import is_loopback
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
+from moldau.server.config.keys import KEYS
 from moldau.server.config.listener_rules import doubts
-from moldau.server.config.listeners import listeners_for, listeners_of, parse_listeners
+from moldau.server.config.listeners import (
+    SECTION_SETTINGS,
+    listeners_for,
+    listeners_of,
+    parse_listeners,
+)
 from moldau.server.config.load import InvalidConfigError, load_config
 from moldau.server.config.scalars import BadValue
 from moldau.server.config.security_schema import (
@@ -89,6 +95,8 @@ def test_listeners_are_read_from_files_and_the_environment(tmp_path, name):
         ({"name": "a", "protocol": "kafka"}, "must have address in listener a"),
         ({"name": "a", "protocol": "kafak", "address": "h:1"}, "did you mean kafka"),
         ({"name": "a", "protocol": "kafka", "addres": "h:1"}, "did you mean address"),
+        ({"name": "a", "protocol": "kafka", "addr": "h:1"}, "did you mean address"),
+        ({"name": "a", "sasl_mechanisms": "PLAIN"}, "unknown key sasl_mechanisms .* mean sasl?"),
         ({"name": "a", "protocol": "kafka", "address": "h"}, "HOST:PORT"),
         ({"name": "a", "protocol": "kafka", "address": "h:1", "sasl": ["GSSAPI"]}, "GSSAPI is not"),
         ("a", "must have keys and values"),
@@ -97,6 +105,63 @@ def test_listeners_are_read_from_files_and_the_environment(tmp_path, name):
 def test_a_listener_that_cannot_be_understood_is_refused(entry, text):
     with pytest.raises(BadValue, match=text):
         parse_listeners([entry])
+
+
+SECTION_OF_PROTOCOL = {"kafka": "kafka", "peers": "raft", "grpc": "grpc", "http": "http"}
+OF_LISTENERS = {"addr", "advertised", "security", "sasl_mechanisms", "authentication", "read_only"}
+VALUES = {"security": "mtls", "sasl_mechanisms": "PLAIN", "authentication": "users"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key"),
+    [
+        (protocol, key)
+        for protocol, section in SECTION_OF_PROTOCOL.items()
+        for key in KEYS
+        if key.startswith(f"{section}.") and key.rpartition(".")[2] in OF_LISTENERS
+    ],
+)
+def test_what_a_named_listener_would_ignore_is_refused(protocol, key):
+    """The broker would start without the encryption or the login that its file asks for."""
+    one = {"name": "mine", "protocol": protocol, "address": "127.0.0.1:7"}
+    field = key.rpartition(".")[2]
+    value = VALUES.get(field, "true" if field == "read_only" else "h:1")
+    (problem,) = problems({"listeners": [one], key: value, **CERTS}, {})
+    assert problem.text.startswith(f"{key} = '{value}' (flag ")
+    assert f"together with the listener mine of {protocol}" in problem.text
+    name = {"addr": "address", "sasl_mechanisms": "sasl"}.get(field, field)
+    assert problem.hint == f"set {name} in listeners.mine instead"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("kafka.address", "kafka.addr"),
+        ("kafka.sasl", "kafka.sasl_mechanisms"),
+        ("http.address", "http.addr"),
+        ("raft.address", "raft.addr"),
+    ],
+)
+def test_for_a_key_of_a_listener_in_a_section_its_own_is_suggested(key, meant):
+    (problem,) = problems({key: "x"}, {})
+    assert problem.hint == f"did you mean {meant}?"
+    variable = f"MOLDAU_{key.replace('.', '__').upper()}"
+    (problem,) = problems({}, {variable: "x"})
+    assert problem.hint == f"did you mean {KEYS[meant].variable}?"
+
+
+@pytest.mark.parametrize("section", SECTION_OF_PROTOCOL.values())
+def test_no_setting_of_a_listener_is_forgotten(section):
+    """All that differs between two listeners of sections comes from settings that are refused."""
+    keys = {key.field for key in KEYS.values() if key.section == section}
+    assert keys & OF_LISTENERS == set(SECTION_SETTINGS[section])
+
+
+def test_limits_of_a_section_stay_allowed_beside_a_named_listener():
+    one = {"name": "mine", "protocol": "kafka", "address": "127.0.0.1:7"}
+    flags = {"listeners": [one], "kafka.connections_max": "5000", "http.hosts": "h"}
+    taken_back = {"MOLDAU_KAFKA__SASL_MECHANISMS": ""}
+    assert load_config(flags, taken_back).config.kafka.connections_max == 5000
 
 
 @pytest.mark.parametrize("raw", ["{", "7", {"name": "a"}, 3])

@@ -44,6 +44,32 @@ def test_settings_of_kafkas_clients_are_let_go_with_a_warning(
     assert "kafka.max.poll.records" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("kafka.security.protocl", "kafka.security.protocol"),
+        ("kafka.ssl.truststore.locaton", "kafka.ssl.truststore.location"),
+        ("kafka.sasl.jaas.conf", "kafka.sasl.jaas.config"),
+    ],
+)
+def test_a_typo_in_an_option_of_security_is_refused(name: str, meant: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"did you mean {meant}"):
+        Options({name: "x"}).check_names(Side.READ)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("kafka.security.providers", "kafka.ssl.protocol", "kafka.sasl.kerberos.service.name"),
+        *("kafka.sasl.oauthbearer.token.endpoint.url", "kafka.sasl.mechanisms"),
+    ],
+)
+def test_other_options_of_security_that_kafkas_clients_have_are_let_go(name: str) -> None:
+    options = Options({name: "PLAIN"})
+    options.check_names(Side.READ)
+    assert options.security() == Security(prefix="kafka.")
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_has_the_fate_that_the_table_says(
     option: Option, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

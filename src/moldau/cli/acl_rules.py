@@ -50,6 +50,16 @@ class PrincipalParam(ParamType[str]):
         return f"User:{name}"
 
 
+class UserParam(ParamType[str]):
+    """alice, or User:alice as in ACLs."""
+
+    name = "user"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        kind, colon, name = str(value).partition(":")
+        return name if colon and name and kind.lower() == "user" else str(value)
+
+
 class OperationsParam(ParamType[tuple[Operation, ...]]):
     """read,write"""
 
@@ -201,6 +211,19 @@ def wire_rule(acl: Acl) -> "AclRule":
     from moldau.client.wire.security_admin import AclRule
 
     return AclRule(*astuple(acl))
+
+
+def acl_of(rule: "AclRule") -> Acl:
+    """The rule of a client. Raises ValueError: a newer broker may have numbers unknown here."""
+    return Acl(
+        ResourceType(rule.resource_type),
+        rule.resource_name,
+        PatternType(rule.pattern_type),
+        rule.principal,
+        rule.host,
+        Operation(rule.operation),
+        Permission(rule.permission),
+    )
 
 
 def row_of(rule: "AclRule") -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Checks of `moldau doctor` on certificates: can they be used, and how long?"""
+"""Checks of `moldau doctor` on certificates: can they be used, how long, and for these hosts?"""
 
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from moldau.cli.check_result import CheckResult, ok, trouble, warning
@@ -9,12 +10,13 @@ from moldau.cli.check_result import CheckResult, ok, trouble, warning
 if TYPE_CHECKING:
     from moldau.server.config.schema import ServerConfig
 
-_SOON = timedelta(days=30)
+_DAY = 86_400
+_SOON = 30 * _DAY
 _RENEW = "replace the file; brokers load it without a restart"
 
 
 def check_certificates(config: "ServerConfig") -> Iterator[CheckResult]:
-    from moldau.server.certificates import certificate_states
+    from moldau.server.certificates import Certificates, certificate_states
 
     for state in certificate_states(config):
         name = f"certificate {state.file}"
@@ -24,13 +26,17 @@ def check_certificates(config: "ServerConfig") -> Iterator[CheckResult]:
         if state.exposed_key:
             detail = f"other users can read the private key {state.exposed_key}"
             yield warning(name, detail, f"chmod 600 {state.exposed_key}")
-        yield _expiry(name, state.expires_at)
+        yield (
+            trouble(name, f"{state.refused}: clients refuse it", _RENEW)
+            if state.refused
+            else _expiry(name, state.expires_at)
+        )
+    for found in Certificates(config).name_troubles():
+        yield trouble(f"certificate {found.file}", found.detail, found.hint)
 
 
-def _expiry(name: str, expires_at: datetime) -> CheckResult:
-    left = expires_at - datetime.now(UTC)
-    when = f"{expires_at:%Y-%m-%d %H:%M} UTC"
-    if left <= timedelta(0):
-        return trouble(name, f"expired on {when}: clients refuse it", _RENEW)
-    detail = f"valid until {when}, for {left.days} more days"
+def _expiry(name: str, expires_at: float) -> CheckResult:
+    left = expires_at - time.time()
+    when = datetime.fromtimestamp(expires_at, UTC)
+    detail = f"valid until {when:%Y-%m-%d %H:%M} UTC, for {int(left // _DAY)} more days"
     return warning(name, detail, _RENEW) if left < _SOON else ok(name, detail)

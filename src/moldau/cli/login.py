@@ -7,7 +7,13 @@ import click
 
 from moldau.cli.click_groups import LazyGroup, command
 from moldau.cli.cluster.topology import http_option
-from moldau.cli.connection.current import chosen_user, current_profile, login_security, tls_files
+from moldau.cli.connection.current import (
+    check_profile_takes_tokens,
+    chosen_user,
+    current_profile,
+    login_security,
+    tls_files,
+)
 from moldau.cli.connection.options import complete_profiles
 from moldau.cli.connection.passwords import can_prompt, password_for
 from moldau.cli.connection.profiles import (
@@ -20,7 +26,7 @@ from moldau.cli.connection.profiles import (
 )
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import output_option, plain_brokers_option
-from moldau.cli.output import emit_rows, say
+from moldau.cli.output import emit_rows, say, with_options
 from moldau.cli.queue.connect import grpc_option
 from moldau.model.errors import MoldauError
 
@@ -70,6 +76,11 @@ def login(ctx: click.Context, http: str, brokers: str, addresses: str) -> None:
         file.profiles[name] = found
         file.current = name
     say(f"logged in as {user}; profile {name} is now the current one{_until(found)}")
+    try:
+        check_profile_takes_tokens(ctx, found)
+    except CommandError as error:
+        say(f"warning: Kafka commands cannot use this profile: {error}")
+        say(f"hint:    {with_options(error.hint)}")
 
 
 def _client(ctx: click.Context, http: str, reply: "LoginReply | None") -> "ClusterClient":

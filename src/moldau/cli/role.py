@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.acl_rules import PrincipalParam, operation_name, row_of, wire_rule
+from moldau.cli.acl_rules import PrincipalParam, acl_of, operation_name, row_of, wire_rule
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import complete_topics, output_option, plain_brokers_option
@@ -94,25 +94,35 @@ def grant(
 def revoke(
     name: str, principal: str, topic: str | None, prefix: str | None, host: str, brokers: str
 ) -> None:
-    """Take the rights of a role away. Rights that another role gives as well stay."""
+    """Take the rights of a role away. Rights that another role or rule gives as well stay."""
     rules = _rules(name, principal, topic, prefix, host)
+    where = f" for {'topic' if topic else 'prefix'} {topic or prefix}" if topic or prefix else ""
     with security_admin(brokers) as admin:
-        owned = {each for each in admin.acls(_pattern(principal)) if each.host == host}
+        every = {each for who in (principal, "User:*") for each in admin.acls(_pattern(who))}
+        owned = {each for each in every if (each.principal, each.host) == (principal, host)}
+        held = list(_held(owned, principal, host))
+        if (name, (topic, prefix)) not in held:
+            some = [each for each in rules if each in owned]
+            part = f", only {counted(len(some), 'ACL')} as it has: {_words(some)}" if some else ""
+            raise CommandError(
+                f"{principal} does not have the role {name}{where}{part}; nothing was changed",
+                hint=f"delete them: moldau acl delete {principal} --help"
+                if some
+                else f"list roles: moldau role list {principal}",
+                code=ExitCode.NOT_FOUND,
+            )
         others = {
             rule
-            for other, scope in _held(owned, principal, host)
+            for other, scope in held
             if not (other == name and scope == (topic, prefix))
             for rule in _rules(other, principal, *scope, host)
         }
-        gone = [rule for rule in rules if rule in owned and rule not in others]
-        if not gone:
-            raise CommandError(
-                f"{principal} does not have the role {name} there; nothing was changed",
-                hint=f"list roles: moldau role list {principal}",
-                code=ExitCode.NOT_FOUND,
-            )
-        count = admin.delete_acls(gone)
-    say(f"revoked {name} of {principal}: deleted {counted(count, 'ACL')}")
+        gone = [rule for rule in rules if rule not in others]
+        count = admin.delete_acls(gone) if gone else 0
+    say(f"revoked {name} of {principal}{where}: deleted {counted(count, 'ACL')}")
+    still = [each for each in sorted(every - set(gone)) if any(_gives(each, one) for one in rules)]
+    if still:
+        say(f"other ACLs still allow, wholly or in part: {_words(still)}")
 
 
 @role.command(
@@ -181,6 +191,33 @@ def _rules(
         text = str(error).removeprefix("Invalid ACL: ")
         raise CommandError(text, code=ExitCode.USAGE) from None
     return [wire_rule(rule) for rule in rules]
+
+
+def _gives(rule: "AclRule", other: "AclRule") -> bool:
+    """Whether a rule allows what another one does, for some names that both are for."""
+    try:
+        one, two = acl_of(rule), acl_of(other)
+    except ValueError:
+        # Of a newer broker.
+        return False
+    return (
+        one.resource_type is two.resource_type
+        and one.allows(two.operation)
+        and (one.covers_name(two.resource_name) or two.covers_name(one.resource_name))
+    )
+
+
+def _words(rules: "list[AclRule]") -> str:
+    """read,describe on topic orders; read on group orders… of User:*"""
+    found: dict[str, list[str]] = {}
+    for rule in rules:
+        row = row_of(rule)
+        more = "…" if row["pattern"] == "prefixed" else ""
+        whose = f" of {rule.principal}" if rule.principal == "User:*" else ""
+        host = f" from {rule.host}" if rule.host != "*" else ""
+        place = f"{row['resource']} {row['name']}{more}{whose}{host}"
+        found.setdefault(place, []).append(row["operation"])
+    return "; ".join(f"{','.join(words)} on {place}" for place, words in found.items())
 
 
 def _held(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moldau.cli.acl_rules import UserParam
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.connection.passwords import new_password
 from moldau.cli.errors import CommandError, ExitCode
@@ -71,7 +72,7 @@ def _password_options(function: "click.decorators.FC") -> "click.decorators.FC":
         "moldau user add billing --generate -o json",
     ),
 )
-@click.argument("name", metavar="USER")
+@click.argument("name", metavar="USER", type=UserParam())
 @_password_options
 def add(
     name: str,
@@ -99,7 +100,7 @@ def add(
         "moldau user passwd billing --generate -o json",
     ),
 )
-@click.argument("name", metavar="USER", shell_complete=complete_users)
+@click.argument("name", metavar="USER", type=UserParam(), shell_complete=complete_users)
 @_password_options
 def passwd(
     name: str,
@@ -169,7 +170,14 @@ def list_users(output: str, brokers: str) -> None:
         "moldau user delete alice --if-exists -y",
     ),
 )
-@click.argument("names", metavar="USER...", nargs=-1, required=True, shell_complete=complete_users)
+@click.argument(
+    "names",
+    metavar="USER...",
+    type=UserParam(),
+    nargs=-1,
+    required=True,
+    shell_complete=complete_users,
+)
 @click.option("--if-exists", is_flag=True, help="Ignore users that do not exist.")
 @yes_option
 @plain_brokers_option

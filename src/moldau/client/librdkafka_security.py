@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from moldau.client.sasl import OAUTHBEARER, TOKEN, Sasl
-from moldau.client.security import HOST_CHECK, PROTOCOL, Security, Tls, parse_security
+from moldau.client.security import HOST_CHECK, OPTIONS, PROTOCOL, Security, Tls, parse_security
 
 _OF_JAVA: Final = (
     *("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
@@ -24,13 +24,15 @@ _CONSUMED: Final = (
 """Names of librdkafka that the parser understands, too."""
 
 
-def is_security(name: str) -> bool:
-    return name.startswith(("security.", "sasl.", "ssl."))
-
-
 def security_of(properties: Mapping[str, Any]) -> Security:
-    """The security options among the properties of a Kafka client. Raises InvalidArgumentError."""
-    return parse_security({name: str(v) for name, v in properties.items() if is_security(name)})
+    """The security options among the properties of a Kafka client; names that only librdkafka may
+    know are left to it. Raises InvalidArgumentError."""
+    given = {
+        name: str(value)
+        for name, value in properties.items()
+        if name in OPTIONS or name.startswith(_OF_JAVA)
+    }
+    return parse_security(given)
 
 
 def for_librdkafka(properties: Mapping[str, Any]) -> dict[str, Any]:

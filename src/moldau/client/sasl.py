@@ -22,6 +22,11 @@ READABLE: Final = (PLAIN, OAUTHBEARER)
 """Mechanisms that send the password or token itself."""
 TOKEN: Final = "sasl.oauthbearer.token"
 """Ours: a token as it is. Kafka's clients only have ways to fetch one."""
+SASL_OPTIONS: Final = (
+    *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.jaas.config"),
+    TOKEN,
+)
+"""All that `parse_sasl` understands."""
 LOCAL_ADMIN: Final = "moldau-admin"
 """The user whose password is the token in a broker's data directory."""
 ITERATIONS_MIN: Final = 4096

@@ -5,6 +5,7 @@ needs no files of the driver, and a wrong file is reported before anything runs.
 """
 
 import contextlib
+import difflib
 import functools
 import os
 import re
@@ -16,12 +17,20 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from moldau.client.errors import ClientError, InvalidArgumentError, UnreachableError
-from moldau.client.sasl import READABLE, Sasl, parse_sasl
+from moldau.client.sasl import READABLE, SASL_OPTIONS, Sasl, parse_sasl
 from moldau.model.loopback import is_loopback, reaches_loopback
 
 PROTOCOL: Final = "security.protocol"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
+OPTIONS: Final = (
+    *(PROTOCOL, HOST_CHECK, "ssl.enabled.protocols", *SASL_OPTIONS),
+    *("ssl.truststore.type", "ssl.truststore.location", "ssl.truststore.password"),
+    *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password"),
+    *("ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+)
+"""All that `parse_security` understands."""
 _TLS_VERSIONS: Final = {
     "TLSV1.2": ssl.TLSVersion.TLSv1_2,
     "TLSV1.3": ssl.TLSVersion.TLSv1_3,
@@ -120,8 +129,17 @@ def check_may_send(host: str, prefix: str = "") -> None:
 def parse_security(given: Mapping[str, str], prefix: str = "") -> Security:
     """Parse `security.*`, `ssl.*` and `sasl.*` options; `prefix` precedes their names in errors.
 
-    Raises InvalidArgumentError, without secrets.
+    A name that it does not know is refused: a typo would leave something unprotected. Raises
+    InvalidArgumentError, without secrets.
     """
+    for name in given:
+        if name not in OPTIONS:
+            close = difflib.get_close_matches(str(name).lower(), OPTIONS, n=1)
+            meant = f": did you mean {prefix}{close[0]}?" if close else ""
+            raise InvalidArgumentError(
+                f"unknown security option {prefix}{name}{meant}",
+                hint=f"known options: {', '.join(prefix + known for known in sorted(OPTIONS))}",
+            )
     protocol = (given.get(PROTOCOL) or PROTOCOLS[0]).upper()
     if protocol not in PROTOCOLS:
         raise InvalidArgumentError(

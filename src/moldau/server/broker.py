@@ -126,7 +126,7 @@ class BrokerServer:
         """Returns when clients are served. Raises ConfigError, StorageError, CorruptionError."""
         self._certificates.load()
         self._machine.http_tls = self._certificates.of_protocol(ListenerProtocol.HTTP)
-        for warning in self._certificates.expiry_warnings(self._clock.wall_ms()):
+        for warning in self._certificates.warnings(self._clock.wall_ms()):
             log.warning(warning)
         try:
             return await self._start()

@@ -33,7 +33,7 @@ class ReservedPort:
         self.key = key
         self.host: str = address.host
         self.port: int = self._socket.getsockname()[1]
-        chosen = advertised or Endpoint(_reachable(address.host), self.port)
+        chosen = advertised or Endpoint(reachable_host(address.host), self.port)
         self.advertised = Endpoint(chosen.host, chosen.port or self.port)
         """The address for clients and other brokers."""
 
@@ -64,7 +64,8 @@ def host_names(ports: Iterable[ReservedPort]) -> list[str]:
     return [end.host for port in ports for end in (port.address, port.advertised)]
 
 
-def _reachable(host: str) -> str:
+def reachable_host(host: str) -> str:
+    """What is advertised for a bound host, if nothing else is set."""
     return socket.gethostname() if host in _ANY_HOSTS else host
 
 

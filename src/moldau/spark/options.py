@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.errors import InvalidArgumentError
+from moldau.client.security import OPTIONS as SECURITY_OPTIONS
 from moldau.client.security import PROTOCOL, Security, parse_security
 from moldau.client.wire.client import KafkaClient
 from moldau.spark.option_table import BOOTSTRAP, OPTIONS, OptionSupport, Side, names_of
@@ -99,7 +100,7 @@ class Options:
         """Rejects unknown names, and options that are not supported."""
         for given in sorted(self._values.keys() - _OF_SPARK):
             option = _KNOWN.get(given)
-            if option is None and given.startswith(_KAFKA):
+            if option is None and given.startswith(_KAFKA) and not _is_typo(given):
                 warn_once(f"option {given} is a setting of Kafka's clients, and has no effect here")
             elif option is None:
                 raise _unknown(given, side)
@@ -138,7 +139,7 @@ class Options:
         given = {
             name.removeprefix(_KAFKA): value.strip()
             for name, value in self._values.items()
-            if _SECURITY.match(name)
+            if name.removeprefix(_KAFKA) in SECURITY_OPTIONS and name.startswith(_KAFKA)
         }
         found = parse_security(given, _KAFKA)
         for prefix, part in (("ssl.", found.tls), ("sasl.", found.sasl)):
@@ -149,6 +150,17 @@ class Options:
                         f"enable {prefix[:-1].upper()}"
                     )
         return found
+
+
+def _is_typo(given: str) -> bool:
+    """Whether it looks like an option of TLS or SASL, which a typo would leave without effect.
+
+    Kafka's clients have others, whose names differ more.
+    """
+    if not _SECURITY.match(given) or given.removeprefix(_KAFKA) in SECURITY_OPTIONS:
+        return False
+    names = [name for name in _KNOWN if _SECURITY.match(name)]
+    return bool(difflib.get_close_matches(given, names, cutoff=0.87))
 
 
 def _unknown(given: str, side: Side) -> InvalidArgumentError:

@@ -22,6 +22,22 @@ def test_what_is_no_address_is_refused_at_once(addresses: Any) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ssl.ca.locatoin", "ssl.ca.location"),
+        ("ssl.endpoint.identification.algoritm", "ssl.endpoint.identification.algorithm"),
+        ("sasl.pasword", "sasl.password"),
+        ("security.protocl", "security.protocol"),
+    ],
+)
+def test_a_security_option_with_a_typo_is_refused_at_once(name: str, meant: str) -> None:
+    """It would have no effect: no encryption, another authority, another check."""
+    with pytest.raises(InvalidArgumentError, match=f"{name}: did you mean {meant}\\?") as caught:
+        QueueClient("localhost:8000", security={name: "s3cret"})
+    assert "s3cret" not in f"{caught.value}{caught.value.hint}"
+
+
 def test_who_was_asked_over_http_is_named() -> None:
     address = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(UnreachableError, match=address):

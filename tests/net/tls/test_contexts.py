@@ -3,6 +3,8 @@
 import asyncio
 import os
 import ssl
+import time
+from datetime import timedelta
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -16,7 +18,8 @@ from tls_world import TlsWorld
 
 from moldau.model.errors import ConfigError
 from moldau.model.secret import Secret
-from moldau.net.tls.contexts import TlsContexts, certificate_expiry, is_key_exposed
+from moldau.net.tls.channel import TlsChannel, describe
+from moldau.net.tls.contexts import TlsContexts, is_key_exposed
 
 pytestmark = pytest.mark.inprocess
 
@@ -111,17 +114,79 @@ def test_a_certificate_and_a_key_that_do_not_fit_yet_are_not_used(world):
     assert contexts.reload()
 
 
+@pytest.mark.parametrize(
+    ("dates", "reason"),
+    [
+        ({"begins_in": timedelta(hours=1)}, "is not valid before"),
+        ({"expires_in": timedelta(hours=-1)}, "expired on"),
+    ],
+)
+def test_a_new_certificate_that_clients_refuse_does_not_replace_a_good_one(
+    world, caplog, dates, reason
+):
+    contexts = world.contexts()
+    first, pem = contexts.server, contexts.pem()
+    world.renew(**dates)
+    for _ in range(3):
+        assert not contexts.reload()
+    assert contexts.server is first
+    assert contexts.pem() == pem
+    assert caplog.text.count("new certificate not used, the old one stays") == 1
+    assert reason in caplog.text
+
+
+def test_a_new_certificate_is_loaded_as_soon_as_it_is_valid(world):
+    now = time.time()
+    contexts = TlsContexts(world.files(), now=lambda: now)
+    world.renew(begins_in=timedelta(hours=1))
+    assert not contexts.reload()
+    now += 3601
+    assert contexts.reload()
+
+
+def test_a_new_certificate_replaces_one_that_has_expired_whatever_its_dates(world, caplog):
+    world.renew(expires_in=timedelta(minutes=-1))
+    contexts = world.contexts()
+    world.renew(begins_in=timedelta(hours=1))
+    assert contexts.reload()
+    assert "clients refuse the certificate" in caplog.text
+    assert "is not valid before" in caplog.text
+
+
+@pytest.mark.parametrize("hosts", [("localhost",), ("other.example",)])
+def test_the_log_does_not_blame_the_name_for_the_dates(world, hosts):
+    """OpenSSL's clients send one alert for both."""
+    begins_in = timedelta(hours=1 if hosts == ("localhost",) else -1)
+    world.renew(hosts=hosts, begins_in=begins_in)
+    client = TlsChannel(world.client(), server_side=False, host="localhost")
+    server = TlsChannel(world.contexts().server)
+    client.handshake()
+    server.feed(client.output())
+    server.handshake()
+    client.feed(server.output())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        client.handshake()
+    server.feed(client.output())
+    with pytest.raises(ssl.SSLError) as caught:
+        server.handshake()
+    assert "check its names and dates" in describe(caught.value)
+
+
 def test_a_key_that_others_can_read_is_logged(world, caplog):
     assert not is_key_exposed(str(world.key_file))
     world.key_file.chmod(0o644)
     assert is_key_exposed(str(world.key_file))
-    world.contexts()
+    contexts = world.contexts()
+    assert f"private key {world.key_file}; protect it" in contexts.key_warnings[0]
+    world.renew()
+    world.key_file.chmod(0o644)
+    assert contexts.reload()
     assert "other users can read the private key" in caplog.text
 
 
 def test_the_expiry_is_known(world):
-    contexts = world.contexts()
-    assert contexts.expires_at == certificate_expiry(str(world.cert_file)).timestamp()
+    made = world.renew()
+    assert world.contexts().expires_at == made.certificate.not_valid_after_utc.timestamp()
 
 
 async def test_the_name_that_a_client_asks_for_selects_the_certificate(world, tmp_path):
@@ -133,7 +198,10 @@ async def test_the_name_that_a_client_asks_for_selects_the_certificate(world, tm
         key.write_text(made.key_pem)
         pairs.append((str(cert), str(key)))
     contexts = TlsContexts(replace(world.files(), others=tuple(pairs)))
-    assert set(contexts.expiries) == {str(world.cert_file), *(cert for cert, _ in pairs)}
+    assert {one.file for one in contexts.certificates} == {
+        str(world.cert_file),
+        *(cert for cert, _ in pairs),
+    }
     server = await asyncio.start_server(_echo, "127.0.0.1", 0, ssl=contexts.server)
     port = server.sockets[0].getsockname()[1]
     # The client itself checks that the certificate has the name.

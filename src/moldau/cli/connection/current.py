@@ -205,6 +205,14 @@ def chosen_user(ctx: click.Context) -> tuple[str, str | None]:
     return _value(ctx, "user")[0] or "", _value(ctx, "password_file")[0]
 
 
+def check_profile_takes_tokens(ctx: click.Context, profile: "Profile") -> None:
+    """Raises CommandError if the Kafka listener of a profile responds, and takes no tokens."""
+    from moldau.cli.connection.negotiation import check_takes_tokens
+
+    # Some are enough: those that cannot be reached from here take a second each.
+    check_takes_tokens(",".join(profile.brokers.split(",")[:3]), _tls(ctx, profile))
+
+
 def login_security(ctx: click.Context) -> "Security":
     """For a login: TLS only, whatever token the profile has."""
     from moldau.client.security import parse_security

@@ -104,7 +104,8 @@ _REASONS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the certificate of this broker; "
     "its CA file must have the issuer",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the certificate of this broker",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the certificate of this broker: "
-    "wrong host name?",
+    # The same alert for another host name, and for one that is not valid yet.
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the certificate of this broker; "
+    "check its names and dates: moldau doctor",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this broker has expired",
 }

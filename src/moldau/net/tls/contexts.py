@@ -1,14 +1,16 @@
 """TLS contexts from PEM files, for listeners and links: loaded again when the files change.
 
-A bad new file changes nothing: what was loaded before stays in use, and the log says so. Open
-connections keep the certificate that they began with.
+A bad new file changes nothing: what was loaded before stays in use, and the log says so. So does a
+certificate while a new one is not valid yet. Open connections keep the certificate that they began
+with.
 """
 
 import logging
 import os
 import ssl
 import stat
-from datetime import datetime
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -17,6 +19,7 @@ from moldau.model.errors import ConfigError
 from moldau.model.secret import Secret
 from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.net.tls.measured import MeasuredSslObject
+from moldau.net.tls.own_certificate import OwnCertificate, is_address, read_certificate, written
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -65,31 +68,41 @@ class PeerCertificate(Struct, frozen=True, kw_only=True):
 class _Loaded(NamedTuple):
     """What one reading of the files gave."""
 
-    servers: "list[tuple[x509.Certificate, ssl.SSLContext]]"
+    servers: list[tuple[OwnCertificate, ssl.SSLContext]]
     """By certificate, the first one for names that no other has."""
     client: ssl.SSLContext
+    key: bytes
+    """The first one."""
+    chain: bytes
+    authorities: bytes | None
 
-    def server_for(self, name: str | None) -> ssl.SSLContext:
-        if name:
-            for certificate, context in self.servers:
-                if _is_for(certificate, name.lower()):
-                    return context
-        return self.servers[0][1]
+    def server_for(self, host: str | None) -> tuple[OwnCertificate, ssl.SSLContext]:
+        """What a client gets that connects to a host; it does not ask for an address."""
+        if host and not is_address(host):
+            for found in self.servers:
+                if found[0].is_for(host):
+                    return found
+        return self.servers[0]
 
 
 class TlsContexts:
     """The contexts of one set of files. `reload` loads them again if they have changed."""
 
-    def __init__(self, files: TlsFiles, turns: HandshakeTurns | None = None) -> None:
+    def __init__(
+        self,
+        files: TlsFiles,
+        turns: HandshakeTurns | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """Raises ConfigError."""
         self.files = files
+        self._now = now
         self.turns = turns
         """Of all listeners of a broker; None: a listener has its own."""
         self._seen = _fingerprint(files)
         self._failed: object = None
         self._loaded = self._load()
         self.loaded_total = 1
-        self._warn_of_readable_keys()
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -105,23 +118,25 @@ class TlsContexts:
     @property
     def expires_at(self) -> float:
         """When the first certificate expires, in seconds since 1970."""
-        return _expiry(self._loaded.servers[0][0]).timestamp()
+        return self._loaded.servers[0][0].expires_at
 
     @property
-    def expiries(self) -> dict[str, float]:
-        """The same of each file."""
-        found = zip(self.files.pairs, self._loaded.servers, strict=True)
-        return {path: _expiry(one).timestamp() for (path, _), (one, _) in found}
+    def certificates(self) -> list[OwnCertificate]:
+        return [one for one, _ in self._loaded.servers]
+
+    def certificate_for(self, host: str) -> OwnCertificate:
+        """The one that a client gets that connects to a host name or an address."""
+        return self._loaded.server_for(host)[0]
 
     def _select(self, connection: ssl.SSLObject, name: str | None, given: ssl.SSLContext) -> None:
-        connection.context = self._loaded.server_for(name)
+        connection.context = self._loaded.server_for(name)[1]
 
     def _load(self) -> _Loaded:
         """Raises ConfigError."""
         files = self.files
         servers = []
         for cert_file, key_file in files.pairs:
-            certificate = _leaf(cert_file)
+            certificate = read_certificate(cert_file, _read(cert_file))
             context = _server_context(files, cert_file, key_file)
             if files.others:
                 context.sni_callback = self._select
@@ -129,25 +144,34 @@ class TlsContexts:
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _harden(client)
         _add_files(client, files, files.cert_file, files.key_file)
-        return _Loaded(servers, client)
+        authorities = _read(files.ca_file) if files.ca_file else None
+        key, chain = _read(files.key_file), _read(files.cert_file)
+        return _Loaded(servers, client, key, chain, authorities)
 
-    def _warn_of_readable_keys(self) -> None:
-        for _, key_file in self.files.pairs:
-            if is_key_exposed(key_file):
-                log.warning(
-                    "other users can read the private key %s; protect it: chmod 600 %s",
-                    key_file,
-                    key_file,
-                )
+    def _check_dates(self, loaded: _Loaded) -> None:
+        """Raises ConfigError for a certificate that clients refuse, in place of one that they
+        accept."""
+        now = self._now()
+        for old, (new, _) in zip(self.certificates, loaded.servers, strict=True):
+            trouble = new.trouble(now)
+            if trouble and not old.trouble(now):
+                raise ConfigError(f"{new.file} {trouble}")
+
+    @property
+    def key_warnings(self) -> list[str]:
+        return [
+            f"other users can read the private key {key_file}; protect it: chmod 600 {key_file}"
+            for _, key_file in self.files.pairs
+            if is_key_exposed(key_file)
+        ]
 
     def pem(self) -> tuple[bytes, bytes, bytes | None]:
         """Key, certificates and CA, for servers with a TLS library of their own (gRPC). The key
         has no password any more. Raises ConfigError."""
-        files = self.files
-        key = _read(files.key_file)
-        if files.key_password is not None:
-            key = _without_password(key, files)
-        return key, _read(files.cert_file), _read(files.ca_file) if files.ca_file else None
+        loaded, key = self._loaded, self._loaded.key
+        if self.files.key_password is not None:
+            key = _without_password(key, self.files)
+        return key, loaded.chain, loaded.authorities
 
     def reload(self) -> bool:
         """Load the files again if they have changed; False if they stay as they were."""
@@ -156,6 +180,7 @@ class TlsContexts:
             if now == self._seen:
                 return False
             loaded = self._load()
+            self._check_dates(loaded)
             if _fingerprint(self.files) != now:
                 # Written while they were read: the next call gets all of them.
                 return False
@@ -167,9 +192,12 @@ class TlsContexts:
         self._seen, self._failed = now, None
         self._loaded = loaded
         self.loaded_total += 1
-        for (path, _), (certificate, _) in zip(self.files.pairs, loaded.servers, strict=True):
-            log.info("loaded %s, which is valid until %s", path, _expiry(certificate))
-        self._warn_of_readable_keys()
+        for one in self.certificates:
+            log.info("loaded %s, which is valid until %s", one.file, written(one.expires_at))
+            if trouble := one.trouble(self._now()):
+                log.warning("clients refuse the certificate %s: it %s", one.file, trouble)
+        for warning in self.key_warnings:
+            log.warning(warning)
         return True
 
 
@@ -191,13 +219,9 @@ def parse_certificate(encoded: bytes) -> PeerCertificate:
     except x509.InvalidVersion as error:
         raise ValueError(str(error)) from error
     return PeerCertificate(
-        subject=certificate.subject.rfc4514_string(), expires_at=_expiry(certificate).timestamp()
+        subject=certificate.subject.rfc4514_string(),
+        expires_at=certificate.not_valid_after_utc.timestamp(),
     )
-
-
-def certificate_expiry(path: str) -> datetime:
-    """When the first certificate of a PEM file expires. Raises ConfigError."""
-    return _expiry(_leaf(path))
 
 
 def is_key_exposed(path: str) -> bool:
@@ -276,35 +300,6 @@ def _read(path: str) -> bytes:
             return stream.read(_PEM_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _leaf(path: str) -> "x509.Certificate":
-    # Imported here: brokers without TLS do not pay for it.
-    from cryptography import x509
-
-    try:
-        return x509.load_pem_x509_certificates(_read(path))[0]
-    except ValueError:
-        raise ConfigError(f"{path} contains no certificate in PEM form") from None
-
-
-def _is_for(certificate: "x509.Certificate", name: str) -> bool:
-    """Whether a certificate has the host name, or a wildcard for its first label."""
-    from cryptography import x509
-
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return False
-    names = {str(one).lower() for one in found.get_values_for_type(x509.DNSName)}
-    _, dot, domain = name.partition(".")
-    return name in names or (bool(dot) and f"*.{domain}" in names)
-
-
-def _expiry(certificate: "x509.Certificate") -> datetime:
-    when = certificate.not_valid_after_utc
-    assert isinstance(when, datetime)
-    return when
 
 
 def _without_password(key: bytes, files: TlsFiles) -> bytes:

@@ -1,5 +1,6 @@
 """What the settings of users, certificates and identity providers need to make sense."""
 
+import re
 from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
@@ -31,6 +32,10 @@ def identity_problems(security: SecurityConfig) -> Iterator[tuple[str, str, str]
     except ValueError as error:
         yield "security.principal_mapping", f"is not valid: {error}", ""
     for text in security.super_user_list:
+        if re.search(r",\s*user:", text, re.IGNORECASE):
+            # A comma alone may be part of the subject of a certificate: User:CN=ann,O=Example.
+            hint = "separate users by semicolons: User:alice;User:bob"
+            yield "security.super_users", "has a comma between two users", hint
         try:
             parse_principal(text)
         except ValueError as error:

@@ -7,7 +7,12 @@ from typing import NamedTuple
 from moldau.model.loopback import is_loopback
 from moldau.model.topology import Endpoint
 from moldau.server.config.identity_rules import identity_problems
-from moldau.server.config.listeners import SECTIONS, listeners_of, split_files
+from moldau.server.config.listeners import (
+    SECTION_SETTINGS,
+    SECTIONS,
+    listeners_of,
+    split_files,
+)
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
     Authentication,
@@ -46,9 +51,16 @@ def _together(
             yield Violation("listeners", f"has {times} listeners with the name {name}")
     for protocol, section in SECTIONS.items():
         named = [one for one in config.listeners if one.protocol is protocol]
-        if named and is_set[f"{section}.addr"]:
-            reason = f"cannot be set together with the listener {named[0].name} of {protocol}"
-            yield Violation(f"{section}.addr", reason, "keep one of them")
+        for setting, field in SECTION_SETTINGS[section].items() if named else ():
+            # An empty variable takes back what a file sets; an empty address disables a listener.
+            is_empty = getattr(getattr(config, section), setting) is None and setting != "addr"
+            if is_set[f"{section}.{setting}"] and not is_empty:
+                yield Violation(
+                    f"{section}.{setting}",
+                    f"cannot be set together with the listener {named[0].name} of {protocol}, "
+                    "which would ignore it",
+                    f"set {field} in {', '.join(one.setting for one in named)} instead",
+                )
         if len(named) > 1 and protocol is not ListenerProtocol.KAFKA:
             yield Violation("listeners", f"has {len(named)} listeners of {protocol}; use one")
     taken: dict[Endpoint, ListenerConfig] = {}

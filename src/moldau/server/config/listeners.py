@@ -5,8 +5,7 @@ import re
 
 import msgspec
 
-from moldau.model.topology import Endpoint
-from moldau.server.config.keys import nearest
+from moldau.server.config.keys import KEYS, nearest
 from moldau.server.config.scalars import BadValue, parse_address, parse_bool, parse_choice
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import (
@@ -28,6 +27,25 @@ SECTIONS = {
     ListenerProtocol.HTTP: "http",
 }
 """The section with the single address of a protocol."""
+_OTHER_NAMES = {"addr": "address", "sasl_mechanisms": "sasl"}
+"""What a setting of a section is called in a listener, where that differs."""
+
+
+def _section_settings(section: str) -> dict[str, str]:
+    """The settings of a section that describe its listener, with their names in a listener."""
+    fields = [key.field for key in KEYS.values() if key.section == section]
+    named = {field: _OTHER_NAMES.get(field, field) for field in fields}
+    return {field: name for field, name in named.items() if name in LISTENER_FIELDS}
+
+
+SECTION_SETTINGS = {section: _section_settings(section) for section in SECTIONS.values()}
+
+
+def section_setting(name: str) -> str | None:
+    """The setting that is meant by a section with a key of a listener: kafka.sasl."""
+    section, _, field = name.rpartition(".")
+    found = [key for key, other in SECTION_SETTINGS.get(section, {}).items() if other == field]
+    return f"{section}.{found[0]}" if found else None
 
 
 def parse_listeners(raw: object) -> Listeners:
@@ -56,7 +74,7 @@ def _parse_listener(number: int, entry: object) -> ListenerConfig:
         raise BadValue(f"must have a name of letters, digits, - and _ in listener {number}")
     for field in entry:
         if field not in LISTENER_FIELDS:
-            guess = nearest(str(field), LISTENER_FIELDS)
+            guess = _OTHER_NAMES.get(str(field)) or nearest(str(field), LISTENER_FIELDS)
             meant = f"; did you mean {guess}?" if guess else f" ({', '.join(LISTENER_FIELDS)})"
             raise BadValue(f"has the unknown key {field} in listener {name}{meant}")
     for field in ("protocol", "address"):
@@ -126,19 +144,9 @@ def listeners_for(config: ServerConfig, protocol: ListenerProtocol) -> tuple[Lis
 def _of_section(config: ServerConfig, protocol: ListenerProtocol) -> ListenerConfig | None:
     name = SECTIONS[protocol]
     section = getattr(config, name)
-    address: Endpoint | None = section.addr
-    if address is None:
+    if section.addr is None:
         return None
-    is_kafka = protocol is ListenerProtocol.KAFKA
-    is_users = protocol in (ListenerProtocol.GRPC, ListenerProtocol.HTTP)
-    return ListenerConfig(
-        name=protocol.value,
-        protocol=protocol,
-        address=address,
-        advertised=section.advertised,
-        security=section.security,
-        sasl=parse_mechanisms(section.sasl_mechanisms or "") if is_kafka else (),
-        authentication=section.authentication if is_users else Authentication.NONE,
-        read_only=False if protocol is ListenerProtocol.PEERS else section.read_only,
-        setting=f"{name}.addr",
-    )
+    fields = {field: getattr(section, setting) for setting, field in SECTION_SETTINGS[name].items()}
+    if "sasl" in fields:
+        fields["sasl"] = parse_mechanisms(fields["sasl"] or "")
+    return ListenerConfig(name=protocol.value, protocol=protocol, setting=f"{name}.addr", **fields)

@@ -27,7 +27,7 @@ from moldau.server.config.keys import (
     nearest,
 )
 from moldau.server.config.listener_rules import violations
-from moldau.server.config.listeners import parse_mechanisms
+from moldau.server.config.listeners import parse_mechanisms, section_setting
 from moldau.server.config.scalars import BadValue
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import Listeners
@@ -183,7 +183,8 @@ def _environ_entries(
             entries.append(_Entry(name, key, value, source_of(name)))
             continue
         known = [known_key.variable for known_key in KEYS.values()] + list(OTHER_VARIABLES)
-        guess = nearest(name, known)
+        meant = section_setting(key)
+        guess = KEYS[meant].variable if meant else nearest(name, known)
         problems.append(
             Problem(
                 text=f"unknown variable {name} ({source_of(name)})",
@@ -268,7 +269,7 @@ def _unknown(entry: _Entry) -> Problem:
     if entry.key in SECTIONS:
         text = f"{entry.key} ({entry.source}) must contain keys"
         return Problem(text=text, hint=f"for example {_example(entry.key)}")
-    guess = nearest(entry.key, [*KEYS, *ALIASES])
+    guess = section_setting(entry.key) or nearest(entry.key, [*KEYS, *ALIASES])
     return Problem(
         text=f"unknown key {entry.key} ({entry.source})",
         hint=f"did you mean {guess}?" if guess else _LIST_HINT,
@@ -340,7 +341,10 @@ def _check_listeners(
 
 
 def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Endpoint | Listeners) else value
+    """As a file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, Endpoint | Listeners | StrEnum) else value
 
 
 def _build(values: Mapping[str, object]) -> ServerConfig:

@@ -98,8 +98,10 @@ _NAMED = """
 ## Named listeners
 
 `listeners` holds listeners by name, in place of the address of one or more sections: a protocol
-that it contains has no other listeners. There may be several of `kafka`, and one of `grpc`, `http`
-and `peers`. The limits of the section `kafka` are those of each Kafka listener.
+that it contains has no other listeners, and the settings of its section that describe a listener
+(`kafka.addr`, `kafka.security`, `http.authentication`…) are refused: set them in the listener.
+There may be several of `kafka`, and one of `grpc`, `http` and `peers`. The limits of the section
+`kafka` are those of each Kafka listener.
 
 ```yaml
 security:
