@@ -16,7 +16,9 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.client.errors import (
     ADDRESS_HINT,
     LOGIN_HINT,
+    PASSWORD_HINT,
     SECURITY_HINT,
+    TOKEN_HINT,
     TOPIC_EXISTS_HINT,
     NotFoundError,
 )
@@ -30,6 +32,7 @@ NO_LEADER_HINT = "see moldau broker status and the brokers' logs"
 _OPTION_HINTS = {
     ADDRESS_HINT: "-b HOST:PORT or MOLDAU_BROKERS",
     LOGIN_HINT: "pass --user NAME, or log in: moldau login",
+    PASSWORD_HINT: "check name and password: --user and --password-file",
     SECURITY_HINT: "check --user, --password-file, --mechanism, --tls and --cafile",
     "option sasl.jaas.config, or sasl.username and sasl.password": "--user and --password-file",
     "option ssl.truststore.certificates or ssl.truststore.location": "--cafile FILE",
@@ -45,7 +48,7 @@ _OPTION_HINTS = {
     "see security.protocol ·": "see --user and --tls ·",
     "use https:// in place of http://": "pass --cafile FILE, or --tls",
     "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
-    "it may have expired: log in again": "it may have expired: moldau login",
+    TOKEN_HINT: "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",
 }
 """Hints of the Python clients name arguments; the command line has options instead."""

@@ -23,6 +23,7 @@ from moldau.client.errors import (
     RejectedError,
     TimedOutError,
     UnreachableError,
+    login_hint,
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 from moldau.client.protocols import Protocol, detect_protocol
@@ -204,7 +205,7 @@ def translate(
     if code in _REJECTED:
         return ClientError(
             f"cannot connect to {brokers or 'the broker'}: {_without_address(reason)}",
-            hint=hint or SECURITY_HINT,
+            hint=hint or login_hint(reason, SECURITY_HINT),
         )
     if code == KafkaError._MSG_TIMED_OUT:
         # The broker may have responded to each attempt with a retriable error.

@@ -11,7 +11,6 @@ import grpc
 from grpc import aio
 
 from moldau.client.errors import (
-    LOGIN_HINT,
     RIGHTS_HINT,
     SECURITY_HINT,
     TOPIC_EXISTS_HINT,
@@ -22,6 +21,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnavailableError,
     UnreachableError,
+    login_hint,
 )
 from moldau.model.errors import ErrorCode
 from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, UNCERTAIN_TRAILER, decode_text
@@ -191,7 +191,9 @@ def error_for(
         return InvalidArgumentError(message, hint=hint)
     if reason == grpc.StatusCode.UNAUTHENTICATED.name:
         # The hint of the broker is about gRPC's metadata, which this client writes itself.
-        return RejectedError(message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=LOGIN_HINT)
+        return RejectedError(
+            message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=login_hint(message)
+        )
     if reason == grpc.StatusCode.PERMISSION_DENIED.name:
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return RejectedError(message, code, hint=hint or RIGHTS_HINT)
