@@ -68,6 +68,7 @@ _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+[^)]*\)")
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
     KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "list the topics: moldau topic list",
     KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
