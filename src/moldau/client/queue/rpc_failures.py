@@ -101,6 +101,10 @@ class RpcFailure:
         return not self.reason and self.status in _NO_RESPONSE
 
     @property
+    def is_refused_login(self) -> bool:
+        return self.reason == grpc.StatusCode.UNAUTHENTICATED.name
+
+    @property
     def is_evicted(self) -> bool:
         return self.reason == "UNKNOWN_CONSUMER"
 
@@ -147,6 +151,12 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
 def unreachable_failure(address: str, text: str) -> RpcFailure:
     """A broker that could not be reached, or not by gRPC."""
     return RpcFailure(address, grpc.StatusCode.UNAVAILABLE, "", text, GRPC_HINT, False)
+
+
+def refused_failure(address: str, text: str) -> RpcFailure:
+    """A broker that refused our login."""
+    status = grpc.StatusCode.UNAUTHENTICATED
+    return RpcFailure(address, status, status.name, text, "", False)
 
 
 def timed_out_failure(address: str, text: str = "timed out") -> RpcFailure:
