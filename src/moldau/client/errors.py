@@ -24,6 +24,10 @@ START_HINT = f"no broker running? start one: moldau dev · other address: {ADDRE
 TOPIC_EXISTS_HINT = "pass exist_ok=True to ignore this"
 RIGHTS_HINT = "the user may lack rights; an administrator can grant them: moldau acl add --help"
 SECURITY_HINT = "check security.protocol, ssl.ca.location, sasl.mechanism, name and password"
+KAFKA_PORT_HINT = (
+    "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
+    "Raft address"
+)
 LOGIN_HINT = "pass security={…} with sasl.username and sasl.password"
 PASSWORD_HINT = "check name and password: sasl.username and sasl.password in security={…}"
 TOKEN_HINT = "it may have expired: log in again"

@@ -137,6 +137,28 @@ def test_a_start_without_anybody_is_unreachable() -> None:
     asyncio.run(work())
 
 
+def test_a_refused_second_address_of_a_name_does_not_hide_why_the_first_failed() -> None:
+    class Twofold(Told):
+        async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
+            self.asked.append(address)
+            why = "Connection refused" if len(self.asked) > 1 else "Socket closed"
+            raise aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE,
+                aio.Metadata(),
+                aio.Metadata(),
+                details=f"failed to connect to all addresses; last error: {why}",
+            )
+
+    async def work() -> None:
+        twofold = Twofold()
+        with pytest.raises(UnreachableError, match="it closed the connection") as caught:
+            await resolver(twofold, "a").start(1.0)
+        assert len(twofold.asked) > 1
+        assert "require TLS" in caught.value.hint
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(
     ("status", "connected", "seconds"),
     [

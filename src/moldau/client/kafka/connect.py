@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
+    KAFKA_PORT_HINT,
     SECURITY_HINT,
     START_HINT,
     TOPIC_EXISTS_HINT,
@@ -29,10 +30,6 @@ from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Setting
 from moldau.client.protocols import Protocol, detect_protocol
 from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 
-_WRONG_PORT_HINT = (
-    "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
-    "Raft address"
-)
 _CLOSED_AT_ONCE_HINT = (
     "is it the Kafka address of a broker (kafka.addr), and does it use TLS? "
     "see security.protocol · check it: moldau doctor"
@@ -99,7 +96,7 @@ def probe(
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return
             wrong = f"{host}:{port} is {found}"
-            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else _WRONG_PORT_HINT
+            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else KAFKA_PORT_HINT
     if wrong:
         raise UnreachableError(wrong, hint=hint)
     why = ", ".join(dict.fromkeys(reasons))

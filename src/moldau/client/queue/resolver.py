@@ -25,6 +25,7 @@ from moldau.client.errors import (
 from moldau.client.queue.channels import TOPOLOGY, Channels
 from moldau.client.queue.cluster_view import ClusterView, view_of_grpc, view_of_http
 from moldau.client.queue.rpc_failures import (
+    REFUSED,
     RpcFailure,
     failure_of,
     refused_failure,
@@ -102,13 +103,18 @@ class Resolver:
         after `seconds_max` if a broker is connected, but does not respond."""
         started_at = time.monotonic()
         backoff = Backoff(seconds_max, pause_seconds_max=0.2)
+        failures: dict[str, RpcFailure] = {}
         while True:
             await self.refresh()
+            for address, failure in self.failures.items():
+                # Of a name with two addresses, gRPC says now one reason, now the other.
+                if failure.text != REFUSED or address not in failures:
+                    failures[address] = failure
             if self.view.version >= 0:
                 break
             seconds = time.monotonic() - started_at
             if backoff.is_over or seconds >= self._connect_seconds_max():
-                raise retries_exhausted_error(self.failures, "reach the cluster", round(seconds, 1))
+                raise retries_exhausted_error(failures, "reach the cluster", round(seconds, 1))
             await backoff.sleep_async()
         self.keep_refreshing()
 

@@ -32,6 +32,12 @@ GRPC_HINT: Final = (
     "start one: moldau dev · other address: MOLDAU_GRPC"
 )
 
+_CLOSED_HINT: Final = (
+    "is that the gRPC address of a broker (grpc.addr), and does it require TLS? "
+    "see option security.protocol"
+)
+REFUSED: Final = "connection refused"
+
 REASON_NUMBERS: Final[dict[str, int]] = dict(pb.Reason.items())
 REASON_NAMES: Final[dict[int, str]] = {number: name for name, number in pb.Reason.items()}
 RETRIABLE_REASONS: Final = frozenset({pb.NOT_LEADER, pb.UNAVAILABLE, pb.BUSY})
@@ -133,7 +139,12 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
         is_connected = not text.startswith(_NOT_CONNECTED)
         if tls := next((why for name, why in _TLS_FAILURES.items() if name in text.lower()), ""):
             return RpcFailure(address, error.code(), "", tls, SECURITY_HINT, False)
-        text = "connection refused" if "refused" in text.lower() else _first_words(text)
+        if "missing selected alpn" in text.lower():
+            return unreachable_failure(address, "it is not a gRPC listener")
+        if not is_connected and "socket closed" in text.lower():
+            text = "it closed the connection"
+            return RpcFailure(address, error.code(), "", text, _CLOSED_HINT, False)
+        text = REFUSED if "refused" in text.lower() else _first_words(text)
         return RpcFailure(address, error.code(), "", text, GRPC_HINT, is_connected)
     if not reason and text == _CONNECTION_LOST:
         broken = grpc.StatusCode.UNAVAILABLE
