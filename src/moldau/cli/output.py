@@ -53,6 +53,16 @@ _OPTION_HINTS = {
 }
 """Hints of the Python clients name arguments; the command line has options instead."""
 
+_FILE_OPTIONS = {
+    "option ssl.ca.location": "--cafile",
+    "option ssl.certificate.location": "--certfile",
+    "option ssl.key.location": "--keyfile",
+    "options ssl.keystore…": "--certfile and --keyfile",
+    "see ssl.keystore.certificate.chain and ssl.keystore.key": "pass both, or one file with both",
+    "option ssl.key.password": "MOLDAU_KEY_PASSWORD",
+}
+"""The same in messages, too: the user knows the file by its option."""
+
 
 def color_wanted(*, err: bool = False) -> bool:
     """True for a terminal with colours, unless NO_COLOR is set."""
@@ -69,6 +79,8 @@ def report(message: str, hint: str = "") -> None:
     """Print an error, one `error:` per line of the message, and its hint."""
     color = color_wanted(err=True)
     hint = with_options(hint)
+    for argument, option in _FILE_OPTIONS.items():
+        message = message.replace(argument, option)
     for line in message.splitlines() or [message]:
         click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
     # Errors that come through Spark as text already contain their hint.
@@ -78,7 +90,7 @@ def report(message: str, hint: str = "") -> None:
 
 def with_options(hint: str) -> str:
     """A hint of the Python clients, in options of the command line."""
-    for argument, option in _OPTION_HINTS.items():
+    for argument, option in (_OPTION_HINTS | _FILE_OPTIONS).items():
         hint = hint.replace(argument, option)
     return hint
 
@@ -221,11 +233,19 @@ def existing_names(
         elif if_exists:
             say(f"{kind} {name} does not exist")
         else:
+            is_deletion = _has_option("if_exists")
             raise NotFoundError(
-                f"{kind} {name} does not exist; nothing was deleted",
-                hint=f"list them: moldau {kind} list · ignore missing ones: --if-exists",
+                f"{kind} {name} does not exist" + "; nothing was deleted" * is_deletion,
+                hint=f"list them: moldau {kind} list"
+                + " · ignore missing ones: --if-exists" * is_deletion,
             )
     return found
+
+
+def _has_option(name: str) -> bool:
+    """Whether the command that runs has it."""
+    context = click.get_current_context(silent=True)
+    return context is not None and name in context.params
 
 
 def counted(count: int, noun: str) -> str:
