@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from moldau.cli.errors import ExitCode
+
 pytestmark = pytest.mark.system
 
 
@@ -53,6 +55,35 @@ def test_records_are_read_without_rights_on_a_group(admin, new_user, spawn, secu
     refused = run(*read, "--group", "acl-group")
     assert "acl-group" in refused.err
     assert "moldau acl add" in refused.err
+
+
+def test_a_topic_without_rights_is_not_said_to_be_missing(admin, new_user):
+    run = new_user("ida")
+    assert admin("topic", "create", "acl-unseen").code == 0
+    for command in (
+        ("consume", "acl-unseen", "--from-beginning", "--exit-at-end"),
+        ("tail", "acl-unseen", "-n", "1"),
+        ("topic", "describe", "acl-unseen"),
+        ("topic", "alter", "acl-unseen", "--partitions", "3"),
+        ("topic", "delete", "acl-unseen", "-y"),
+        ("topic", "delete", "acl-unseen", "-y", "--if-exists"),
+    ):
+        refused = run(*command)
+        assert refused.code == ExitCode.FAILED, command
+        assert "topic acl-unseen: Topic authorization failed" in refused.err
+        assert "does not exist" not in refused.err
+        assert "moldau acl add" in refused.err
+        assert "create it" not in refused.err
+
+
+def test_a_refused_deletion_of_a_topic_hints_at_rights(admin, new_user):
+    run = new_user("jon")
+    assert admin("topic", "create", "acl-kept").code == 0
+    assert admin("acl", "add", "jon", "describe", "--topic", "acl-kept").code == 0
+    refused = run("topic", "delete", "acl-kept", "-y")
+    assert "cannot delete topic acl-kept" in refused.err
+    assert "moldau acl add" in refused.err
+    assert "topic list" not in refused.err
 
 
 def test_a_refused_producer_gets_our_error_and_no_line_of_librdkafka(admin, new_user):

@@ -6,12 +6,14 @@ import os
 import socket
 
 import pytest
+from login_server import login_server
 
 from moldau.cli.check_result import CheckStatus
 from moldau.cli.doctor import (
     check_advertised,
     check_all,
     check_brokers,
+    check_cluster,
     check_data_dir,
     check_disk,
     check_listeners,
@@ -36,6 +38,18 @@ def mock_brokers():
     node = next(iter(holder.list_topics(timeout=wait_seconds_max()).brokers.values()))
     yield f"{node.host}:{node.port}"
     del holder
+
+
+def test_a_broker_that_refuses_the_user_does_respond():
+    with login_server(password="unused") as server:
+        (refused,) = check_cluster(Endpoint("127.0.0.1", server.port))
+    assert refused.verdict is CheckStatus.WARNING
+    assert "requires a valid user and password" in refused.detail
+    assert "another http.addr" not in refused.hint
+    assert "sasl.username" in refused.hint
+    (silent,) = check_cluster(Endpoint("127.0.0.1", free_ports(1)[0]))
+    assert "does not respond" in silent.detail
+    assert "another http.addr" in silent.hint
 
 
 def test_a_healthy_place_has_no_trouble(cli, tmp_path):

@@ -110,6 +110,9 @@ def test_a_wrong_password_changes_nothing(cli, server, password_file):
     refused = log_in(cli, server, password_file)
     assert refused.code == 1
     assert "requires a valid user and password" in refused.err
+    assert "wrong user or password" in refused.err
+    assert "check name and password: --user and --password-file" in refused.err
+    assert "pass --user" not in refused.err
     assert SECRET not in refused.err
     assert not profiles_path().exists()
 

@@ -7,7 +7,15 @@ import pytest
 import yaml
 
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.output import confirm, emit_rows, emit_table, format_bytes, report
+from moldau.cli.output import (
+    confirm,
+    emit_rows,
+    emit_table,
+    existing_names,
+    format_bytes,
+    report,
+)
+from moldau.client.errors import NotFoundError
 
 ROWS = [
     {"name": "a", "count": 1, "isr": [1, 2], "note": None},
@@ -81,3 +89,26 @@ def test_a_hint_that_the_error_says_already_is_not_said_twice(capsys):
         "error: records are gone",
         "hint:  set failOnDataLoss to false",
     ]
+
+
+def test_a_file_is_named_by_its_option(capsys):
+    report("option ssl.ca.location: cannot read ca.pem (no such file or directory)")
+    report("options ssl.keystore…: the key cannot be read", "see option ssl.key.password")
+    report("option kafka.ssl.ca.location: cannot read ca.pem")
+    assert capsys.readouterr().err.splitlines() == [
+        "error: --cafile: cannot read ca.pem (no such file or directory)",
+        "error: --certfile and --keyfile: the key cannot be read",
+        "hint:  see MOLDAU_KEY_PASSWORD",
+        "error: option kafka.ssl.ca.location: cannot read ca.pem",
+    ]
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_only_a_command_that_deletes_says_that_nothing_was_deleted(deletes):
+    context = click.Context(click.Command("moldau"))
+    context.params = {"if_exists": False} if deletes else {}
+    with context, pytest.raises(NotFoundError, match="user ghost does not exist") as caught:
+        existing_names("user", ["ghost"], (), if_exists=False)
+    assert ("nothing was deleted" in str(caught.value)) is deletes
+    assert ("--if-exists" in caught.value.hint) is deletes
+    assert "moldau user list" in caught.value.hint

@@ -13,8 +13,12 @@ pytest.importorskip("cryptography", reason="certificates are made with it")
 from login_server import LoginServer, login_server
 from secure_front import identity, server_context
 
+from moldau.api.authentication import TOO_MANY, WRONG_TOKEN
+from moldau.api.password_check import BUSY
+from moldau.api.request_login import NEEDED
 from moldau.client.cluster_client import ClusterClient, LoginReply, LoginRequest
 from moldau.client.errors import ClientError, RejectedError, UnreachableError
+from moldau.client.queue.rpc_failures import error_for
 from moldau.client.security import parse_security
 
 pytestmark = pytest.mark.inprocess
@@ -109,6 +113,29 @@ def test_a_login_gives_a_token(serve: Serve) -> None:
     assert client(address).login("ann", SECRET) == LoginReply("t0ken", 0)
     with pytest.raises(RejectedError):
         client(address).login("ann", "guessed")
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Authentication failed: wrong user or password", "check name and password"),
+        (TOO_MANY, "another program at this address"),
+        (BUSY, "retry later"),
+        (WRONG_TOKEN, "it may have expired"),
+        (NEEDED, "pass security="),
+    ],
+)
+def test_what_the_broker_says_about_a_refused_login_is_shown(
+    serve: Serve, said: str, hint: str
+) -> None:
+    server = serve(tls=False)
+    server.refusal = said
+    with pytest.raises(RejectedError) as caught:
+        client(f"127.0.0.1:{server.port}").login("ann", "guessed")
+    assert said in str(caught.value)
+    assert caught.value.hint.startswith(hint)
+    # gRPC has the same text, and Kafka, too.
+    assert error_for("UNAUTHENTICATED", said).hint == caught.value.hint
 
 
 def test_no_password_leaves_this_machine_in_plain_text() -> None:

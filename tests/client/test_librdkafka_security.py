@@ -106,3 +106,46 @@ def test_an_error_does_not_show_the_password() -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         for_librdkafka({**JAVA, "sasl.mechanism": "PLAIN"})
     assert SECRET not in f"{caught.value!r} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ssl.ca.location": "nowhere.pem"}, r"ssl\.ca\.location: cannot read .*nowhere\.pem"),
+        ({"ssl.ca.location": "own.key"}, r"ssl\.ca\.location contains no certificate"),
+        ({"ssl.ca.location": "text"}, r"ssl\.ca\.location is neither PEM nor"),
+        (
+            {"ssl.certificate.location": "own.pem", "ssl.key.location": "other.key"},
+            "does not match the certificate",
+        ),
+        (
+            {"ssl.certificate.location": "own.pem", "ssl.key.location": "nowhere.key"},
+            r"ssl\.key\.location: cannot read",
+        ),
+        ({"ssl.certificate.location": "own.pem"}, "contain no key"),
+    ],
+)
+def test_wrong_files_are_reported_in_our_words(
+    tmp_path: Path, given: dict[str, str], said: str
+) -> None:
+    (tmp_path / "own.pem").write_text(OWN.pem)
+    (tmp_path / "own.key").write_text(OWN.key_pem)
+    (tmp_path / "other.key").write_text(CA.key_pem)
+    (tmp_path / "text").write_text("some text")
+    files = {name: str(tmp_path / file) for name, file in given.items()}
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        admin_settings("127.0.0.1:1", {"security.protocol": "ssl", **files})
+    assert "routines" not in str(caught.value)
+    # librdkafka does not read them either.
+    assert admin_settings("127.0.0.1:1", {"security.protocol": "plaintext", **files})
+
+
+def test_what_only_librdkafka_knows_is_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "own.pem").write_text(OWN.pem)
+    for given in (
+        {"ssl.ca.location": "probe"},
+        {"ssl.ca.location": str(tmp_path)},
+        {"ssl.certificate.location": str(tmp_path / "own.pem"), "ssl.key.pem": OWN.key_pem},
+    ):
+        properties = {"security.protocol": "SSL", **given}
+        assert for_librdkafka(properties) == properties

@@ -4,6 +4,7 @@ import secrets
 
 import pytest
 
+from moldau.api.authentication import TOO_MANY
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.sasl import Sasl, parse_sasl
 
@@ -132,3 +133,13 @@ def test_what_is_wrong_is_reported_without_the_password(
 
 def test_the_text_of_a_login_shows_no_password() -> None:
     assert "pencil" not in repr(scram())
+
+
+def test_a_login_that_must_wait_is_not_a_wrong_password() -> None:
+    sasl = Sasl(mechanism="SCRAM-SHA-256", username="ann", password="right", prefix="kafka.")
+    error = sasl.refused("b1:9092", TOO_MANY)
+    assert "too many failed logins of this user from this address" in str(error)
+    assert "wait" in error.hint
+    assert "check name and password" not in error.hint
+    wrong = sasl.refused("b1:9092", None)
+    assert "option kafka.sasl.jaas.config" in wrong.hint

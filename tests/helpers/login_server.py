@@ -20,6 +20,7 @@ class LoginServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.user, self.password, self.token = user, password, token
         self.expires_at_ms = 0
+        self.refusal = "Authentication failed: wrong user or password"
         self.topology: Topology | None = None
         self.calls: list[tuple[str, str | None]] = []
         """Path and credentials of each request."""
@@ -54,7 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.calls.append((self.path, self.headers["authorization"]))
         if body != {"user": self.server.user, "password": self.server.password}:
-            self._reply(401, {})
+            error = "SASL_AUTHENTICATION_FAILED"
+            self._reply(401, {"error": error, "detail": self.server.refusal, "hint": "send Basic"})
         else:
             expires = self.server.expires_at_ms
             self._reply(200, {"token": self.server.token, "expires_at_ms": expires})

@@ -16,6 +16,7 @@ from queue_worker import reason_of
 
 from moldau import QueueClient
 from moldau.client.errors import ClientError
+from moldau.client.queue.rpc_failures import unreachable_failure
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1 import queue_pb2_grpc
 from moldau.proxy.server import Proxy
@@ -433,3 +434,25 @@ def test_a_proxy_whose_brokers_were_never_there_says_so_before_its_client_gives_
             assert [each.reason for each in ack.result().refused] == [pb.UNAVAILABLE]
     finally:
         brokers.run(proxy.stop())
+
+
+async def test_it_says_once_why_it_reaches_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+    proxy = Proxy("127.0.0.1:0", ["127.0.0.1:1"])
+    resolver = proxy._resolver
+    try:
+        for text in ("connection refused", "wrong password", "connection refused"):
+            resolver.failures = {"b1:1": unreachable_failure("b1:1", text)}
+            for _ in range(3):
+                proxy._log_trouble()
+        resolver.has_response = True
+        proxy._log_trouble()
+        resolver.has_response = False
+        proxy._log_trouble()
+    finally:
+        await proxy.stop()
+    assert caplog.messages == [
+        "no broker reachable (b1:1: connection refused), retrying",
+        "no broker reachable (b1:1: wrong password), retrying",
+        "a broker is reachable again",
+        "no broker reachable (b1:1: connection refused), retrying",
+    ]

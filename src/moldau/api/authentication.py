@@ -13,7 +13,13 @@ from typing import Final, Protocol
 from moldau.api.audit import AuditLog
 from moldau.api.decoy_models import DecoyModels
 from moldau.api.login_record import CERTIFICATE, FAILURE, UNCHECKED, LoginRecord
-from moldau.api.login_throttle import REFUSAL_SECONDS, LoginThrottle
+from moldau.api.login_throttle import (
+    FREE_TURN,
+    REFUSAL_SECONDS,
+    WAIT_SECONDS_MAX,
+    LoginThrottle,
+    Turn,
+)
 from moldau.api.password_check import HashThreads, PasswordCheck, UnavailableError
 from moldau.api.stored_user import StoredUser
 from moldau.metadata.security import User
@@ -40,7 +46,11 @@ PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 SCRAM: Final = {each.sasl_name: each for each in ScramMechanism}
 WRONG_TOKEN: Final = "Authentication failed: the token is not valid"
-TOO_MANY: Final = "Authentication failed: too many failed logins, try again later"
+TOO_MANY: Final = (
+    "Authentication failed: too many failed logins of this user from this address, "
+    f"try again in {WAIT_SECONDS_MAX:.0f} s"
+)
+"""Clients look for "too many failed logins"."""
 _NONCE_BYTES: Final = 18
 
 
@@ -120,17 +130,17 @@ class Authenticator:
             raise await self.refused(PLAIN, name, host, error)
         failure: AuthenticationError | None = None
         is_suspected = False
-        async with self._throttle.turn(name, host) as is_admitted:
+        async with self._throttle.turn(name, host) as turn:
             began = asyncio.get_running_loop().time()
-            if is_admitted:
+            if turn is not None:
                 failure, is_suspected = await self._check_password(name, password, host)
-        if not is_admitted:
+        if turn is None:
             raise await self._too_many(PLAIN, name, host)
         if failure is not None:
             raise await self.refused(
                 PLAIN, name, host, failure, began=began, suspected=is_suspected
             )
-        return self.proved(PLAIN, name, host, suspected=is_suspected)
+        return self.proved(PLAIN, name, host, turn, suspected=is_suspected)
 
     async def _check_password(
         self, name: str, password: bytes, host: str
@@ -214,10 +224,12 @@ class Authenticator:
             decoy_like=lambda name: self._decoy_models.of(name, mechanism),
         )
 
-    async def admit(self, mechanism: str, name: str, host: str) -> None:
+    async def admit(self, mechanism: str, name: str, host: str) -> Turn:
         """Wait for the turn of an attempt, after earlier ones that failed."""
-        if not await self._throttle.admit(name, host):
+        turn = await self._throttle.admit(name, host)
+        if turn is None:
             raise await self._too_many(mechanism, name, host)
+        return turn
 
     async def _too_many(self, mechanism: str, name: str, host: str) -> AuthenticationError:
         error = AuthenticationError(TOO_MANY, reason="too many failed logins before")
@@ -252,9 +264,11 @@ class Authenticator:
         await asyncio.sleep(max(seconds, 0.0))
         return error
 
-    def proved(self, mechanism: str, name: str, host: str, *, suspected: bool = False) -> Principal:
+    def proved(
+        self, mechanism: str, name: str, host: str, turn: Turn, *, suspected: bool = False
+    ) -> Principal:
         """Raises AuthenticationError for a name that nobody may have."""
-        self._throttle.succeeded(name, host, suspected=suspected)
+        self._throttle.succeeded(name, host, turn, suspected=suspected)
         principal = LOCAL_ADMIN if name == LOCAL_ADMIN.name else _from_outside(name)
         self.logins.succeeded(mechanism, principal, host)
         return principal
@@ -326,13 +340,16 @@ class _ScramLogin(_AnyLogin):
 
     async def step(self, message: bytes) -> bytes:
         server, authenticator = self._server, self._authenticator
+        turn = FREE_TURN
         if server.user:
             # The proof follows: this is the attempt.
-            await authenticator.admit(self._mechanism, server.user, self._host)
+            turn = await authenticator.admit(self._mechanism, server.user, self._host)
         try:
             reply = server.step(message)
             if server.principal is not None:
-                self.principal = authenticator.proved(self._mechanism, server.user, self._host)
+                self.principal = authenticator.proved(
+                    self._mechanism, server.user, self._host, turn
+                )
         except AuthenticationError as error:
             raise await authenticator.refused(
                 self._mechanism, server.user, self._host, error

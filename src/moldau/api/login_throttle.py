@@ -4,7 +4,8 @@ Three counts of recent failures, each with a cost of its own:
 
 - of a user at an address: its next attempts wait, longer each time, whether they are right or
   wrong, so that the speed of an answer tells nothing. The same user at other addresses does not
-  wait: nobody can lock a user out from afar.
+  wait: nobody can lock a user out from afar. Where the user has logged in before, its programs may
+  still try an old password: twice as many attempts are looked at. A right one delays no others.
 - of an address, for those who try many names: the same, with more attempts free. Users who have
   logged in there before do not wait: one client cannot keep out all others behind its address.
 - of a user, for those who come from many addresses: only the refusals are delayed.
@@ -17,7 +18,7 @@ import contextlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -66,6 +67,10 @@ class Pace:
 
 
 _PAIR: Final = Pace(free=5, forget_seconds=30, seconds_first=0.25, seconds_max=4.0)
+_KNOWN_PAIR: Final = Pace(free=10, forget_seconds=2, seconds_first=0.25, seconds_max=2.0)
+"""Of a user who has logged in at the address: its other programs there may still have an old
+password, and try it again and again. Half a guess per second is nothing, and few programs fail
+more often."""
 _ADDRESS: Final = Pace(free=100, forget_seconds=1, seconds_first=0.05, seconds_max=0.5)
 """One misconfigured client that tries again and again must not slow down all behind its address:
 as a pair it fails less often than these failures are forgotten."""
@@ -85,6 +90,23 @@ class _Failures:
         self.updated_at = 0.0
         self.next_at = float("-inf")
         """When the next attempt may be looked at."""
+
+
+class Turn:
+    """An attempt that may be looked at, and how long those after it wait for it."""
+
+    __slots__ = ("charges",)
+
+    def __init__(self, charges: Sequence[tuple[_Failures, float]] = ()) -> None:
+        self.charges = charges
+
+    def give_back(self) -> None:
+        """It was no guess: nobody waits for it."""
+        for failures, seconds in self.charges:
+            failures.next_at -= seconds
+
+
+FREE_TURN: Final = Turn()
 
 
 class _Logged:
@@ -116,11 +138,11 @@ class LoginThrottle:
         self._slots: dict[str, _Slots] = {}
         """Of addresses with attempts under way."""
 
-    async def admit(self, user: str, host: str) -> bool:
-        """Wait for this attempt's turn. False: too many wait already, refuse it unseen."""
+    async def admit(self, user: str, host: str) -> Turn | None:
+        """Wait for this attempt's turn. None: too many wait already, refuse it unseen."""
         now = self._clock.monotonic()
         pair = _pair(user, host)
-        keys: list[tuple[Hashable, Pace]] = [(pair, _PAIR)]
+        keys: list[tuple[Hashable, Pace]] = [(pair, self._pace(pair))]
         if pair not in self._known:
             keys.append((pair[1], _ADDRESS))
         turns = [
@@ -130,18 +152,18 @@ class LoginThrottle:
             and (seconds := pace.seconds(self._remaining(failures, pace, now)))
         ]
         if not turns:
-            return True
+            return FREE_TURN
         start = max(now, *(failures.next_at for failures, _ in turns))
         if start - now > WAIT_SECONDS_MAX:
-            return False
+            return None
         for failures, seconds in turns:
             failures.next_at = start + seconds
         if start > now:
             await asyncio.sleep(start - now)
-        return True
+        return Turn(turns)
 
     @contextlib.asynccontextmanager
-    async def turn(self, user: str, host: str) -> AsyncIterator[bool]:
+    async def turn(self, user: str, host: str) -> AsyncIterator[Turn | None]:
         """For an attempt that takes work: as `admit`, and only a few of an address at once, so that
         many do not all begin before the first of them has failed."""
         if _pair(user, host) in self._known:
@@ -155,7 +177,7 @@ class LoginThrottle:
                 async with asyncio.timeout(WAIT_SECONDS_MAX):
                     await slots.free.acquire()
             except TimeoutError:
-                yield False
+                yield None
                 return
             try:
                 yield await self.admit(user, host)
@@ -171,13 +193,20 @@ class LoginThrottle:
 
         For attempts that take time, or many at once would all be free.
         """
-        self._count(_pair(user, host), _PAIR)
+        pair = _pair(user, host)
+        self._count(pair, self._pace(pair))
 
-    def succeeded(self, user: str, host: str, *, suspected: bool = False) -> None:
+    def _pace(self, pair: tuple[str, str]) -> Pace:
+        return _KNOWN_PAIR if pair in self._known else _PAIR
+
+    def succeeded(
+        self, user: str, host: str, turn: Turn = FREE_TURN, *, suspected: bool = False
+    ) -> None:
         """A user has logged in, and its failures are forgiven, but seldom: a client that logs in
         all the time would else make guesses of others at its address free.
 
         The address is not forgiven: an attacker who is also a user could reset it."""
+        turn.give_back()
         pair = _pair(user, host)
         now = self._clock.monotonic()
         forgiven_at = self._known.pop(pair, float("-inf"))

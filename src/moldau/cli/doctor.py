@@ -347,13 +347,23 @@ def check_cluster(http: "Endpoint") -> Iterator[CheckResult]:
     """Is the cluster of the running broker healthy, and has every topic several replicas?"""
     from moldau.cli.cluster.health import broker_problems
     from moldau.cli.cluster.topology import connect, headline, problems, single_copies
-    from moldau.client.errors import ClientError
+    from moldau.client.errors import (
+        ClientError,
+        RejectedError,
+        TimedOutError,
+        UnreachableError,
+    )
 
     try:
         _, topology = connect(str(_reachable(http)))
+    except RejectedError as error:
+        yield _warning("cluster", f"the broker refuses this user ({error})", error.hint)
+        return
     except ClientError as error:
         detail = f"the broker does not respond over HTTP ({error})"
-        yield _warning("cluster", detail, "was it started with another http.addr?")
+        has_no_response = isinstance(error, UnreachableError | TimedOutError)
+        hint = "was it started with another http.addr?" if has_no_response else error.hint
+        yield _warning("cluster", detail, hint)
         return
     if found := problems(topology) + broker_problems(topology):
         yield _trouble("cluster", "; ".join(found), "details: moldau broker status")

@@ -16,7 +16,9 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.client.errors import (
     ADDRESS_HINT,
     LOGIN_HINT,
+    PASSWORD_HINT,
     SECURITY_HINT,
+    TOKEN_HINT,
     TOPIC_EXISTS_HINT,
     NotFoundError,
 )
@@ -30,6 +32,7 @@ NO_LEADER_HINT = "see moldau broker status and the brokers' logs"
 _OPTION_HINTS = {
     ADDRESS_HINT: "-b HOST:PORT or MOLDAU_BROKERS",
     LOGIN_HINT: "pass --user NAME, or log in: moldau login",
+    PASSWORD_HINT: "check name and password: --user and --password-file",
     SECURITY_HINT: "check --user, --password-file, --mechanism, --tls and --cafile",
     "option sasl.jaas.config, or sasl.username and sasl.password": "--user and --password-file",
     "option ssl.truststore.certificates or ssl.truststore.location": "--cafile FILE",
@@ -45,10 +48,20 @@ _OPTION_HINTS = {
     "see security.protocol ·": "see --user and --tls ·",
     "use https:// in place of http://": "pass --cafile FILE, or --tls",
     "set option security.protocol to SSL or SASL_SSL": "pass --tls or --cafile FILE",
-    "it may have expired: log in again": "it may have expired: moldau login",
+    TOKEN_HINT: "it may have expired: moldau login",
     TOPIC_EXISTS_HINT: "pass --if-not-exists to ignore this",
 }
 """Hints of the Python clients name arguments; the command line has options instead."""
+
+_FILE_OPTIONS = {
+    "option ssl.ca.location": "--cafile",
+    "option ssl.certificate.location": "--certfile",
+    "option ssl.key.location": "--keyfile",
+    "options ssl.keystore…": "--certfile and --keyfile",
+    "see ssl.keystore.certificate.chain and ssl.keystore.key": "pass both, or one file with both",
+    "option ssl.key.password": "MOLDAU_KEY_PASSWORD",
+}
+"""The same in messages, too: the user knows the file by its option."""
 
 
 def color_wanted(*, err: bool = False) -> bool:
@@ -66,6 +79,8 @@ def report(message: str, hint: str = "") -> None:
     """Print an error, one `error:` per line of the message, and its hint."""
     color = color_wanted(err=True)
     hint = with_options(hint)
+    for argument, option in _FILE_OPTIONS.items():
+        message = message.replace(argument, option)
     for line in message.splitlines() or [message]:
         click.echo(click.style("error:", fg="red", bold=True) + f" {line}", err=True, color=color)
     # Errors that come through Spark as text already contain their hint.
@@ -75,7 +90,7 @@ def report(message: str, hint: str = "") -> None:
 
 def with_options(hint: str) -> str:
     """A hint of the Python clients, in options of the command line."""
-    for argument, option in _OPTION_HINTS.items():
+    for argument, option in (_OPTION_HINTS | _FILE_OPTIONS).items():
         hint = hint.replace(argument, option)
     return hint
 
@@ -218,11 +233,19 @@ def existing_names(
         elif if_exists:
             say(f"{kind} {name} does not exist")
         else:
+            is_deletion = _has_option("if_exists")
             raise NotFoundError(
-                f"{kind} {name} does not exist; nothing was deleted",
-                hint=f"list them: moldau {kind} list · ignore missing ones: --if-exists",
+                f"{kind} {name} does not exist" + "; nothing was deleted" * is_deletion,
+                hint=f"list them: moldau {kind} list"
+                + " · ignore missing ones: --if-exists" * is_deletion,
             )
     return found
+
+
+def _has_option(name: str) -> bool:
+    """Whether the command that runs has it."""
+    context = click.get_current_context(silent=True)
+    return context is not None and name in context.params
 
 
 def counted(count: int, noun: str) -> str:

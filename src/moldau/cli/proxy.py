@@ -112,7 +112,7 @@ async def _serve(
     # To stdout, as brokers do: scripts wait for this line.
     click.echo(
         f"proxy listening on {address}; "
-        + (reached if alive else f"no broker reachable yet ({brokers}), retrying")
+        + (reached if alive else f"no broker reachable yet ({server.trouble or brokers}), retrying")
     )
     try:
         await stopping.wait()

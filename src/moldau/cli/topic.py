@@ -1,5 +1,6 @@
 """`moldau topic`: create, list, describe, alter and delete."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,7 @@ from moldau.cli.output import (
     existing_names,
     say,
 )
+from moldau.client.errors import NotFoundError
 
 if TYPE_CHECKING:
     from moldau.client.kafka.admin import TopicInfo
@@ -281,6 +283,11 @@ def delete(
     """Delete topics with all their messages."""
     admin = open_admin(brokers, properties)
     existing = {info.name for info in admin.topics()}
+    for name in topics:
+        if name not in existing:
+            with contextlib.suppress(NotFoundError):
+                # It may be one that this user may not see.
+                admin.topic(name)
     present = existing_names("topic", topics, existing, if_exists=if_exists)
     if not present:
         return

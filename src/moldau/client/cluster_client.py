@@ -13,13 +13,13 @@ import msgspec
 from moldau.client import http
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
-    LOGIN_HINT,
     ClientError,
     NotFoundError,
     RejectedError,
     TimedOutError,
     UnavailableError,
     UnreachableError,
+    login_hint,
 )
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
 from moldau.model.errors import ErrorCode
@@ -243,10 +243,16 @@ def _decode(response: http.HttpResponse, kind: type[T], host: str, port: int) ->
 
 def _error_of(response: http.HttpResponse, host: str, port: int) -> ClientError:
     if response.status == _UNAUTHORIZED:
+        try:
+            detail = msgspec.json.decode(response.body, type=ErrorReply).detail
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Of a proxy in front of the broker.
+            detail = ""
         return RejectedError(
-            f"{Endpoint(host, port)} requires a valid user and password, or token",
+            f"{Endpoint(host, port)} requires a valid user and password, or token"
+            + (f" ({detail})" if detail else ""),
             ErrorCode.SASL_AUTHENTICATION_FAILED,
-            hint=LOGIN_HINT,
+            hint=login_hint(detail),
         )
     reply = _decode(response, ErrorReply, host, port)
     code = ErrorCode.__members__.get(reply.error, ErrorCode.UNKNOWN_SERVER_ERROR)

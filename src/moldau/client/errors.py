@@ -24,8 +24,18 @@ START_HINT = f"no broker running? start one: moldau dev · other address: {ADDRE
 TOPIC_EXISTS_HINT = "pass exist_ok=True to ignore this"
 RIGHTS_HINT = "the user may lack rights; an administrator can grant them: moldau acl add --help"
 SECURITY_HINT = "check security.protocol, ssl.ca.location, sasl.mechanism, name and password"
+KAFKA_PORT_HINT = (
+    "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
+    "Raft address"
+)
 LOGIN_HINT = "pass security={…} with sasl.username and sasl.password"
-"""Hints name Python arguments; the command line replaces them by its options (cli/errors.py)."""
+PASSWORD_HINT = "check name and password: sasl.username and sasl.password in security={…}"
+TOKEN_HINT = "it may have expired: log in again"
+"""Hints name Python arguments; the command line replaces them by its options (cli/output.py)."""
+_WAIT_HINT = (
+    "another program at this address tries a wrong password of this user: stop it, or wait and "
+    "retry; tokens of moldau login never wait"
+)
 
 _NOT_ALLOWED = frozenset(
     {
@@ -133,6 +143,17 @@ class RejectedError(ClientError):
 
 class UnavailableError(RejectedError):
     """A broker is temporarily unavailable; the same request may succeed later."""
+
+
+def login_hint(detail: str, otherwise: str = "") -> str:
+    """What to do after a broker refused a login, by what it said."""
+    if "too many failed logins" in detail:
+        return _WAIT_HINT
+    if "the broker is busy" in detail:
+        return "retry later"
+    if "token is not valid" in detail:
+        return TOKEN_HINT
+    return otherwise or (PASSWORD_HINT if "Authentication failed" in detail else LOGIN_HINT)
 
 
 def code_name(code: int) -> str:

@@ -6,6 +6,7 @@ name is used that only Java clients know, all of them are parsed here and transl
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from moldau.client.sasl import OAUTHBEARER, TOKEN, Sasl
@@ -22,6 +23,16 @@ _CONSUMED: Final = (
     *("ssl.keystore.location", "ssl.keystore.password", HOST_CHECK, PROTOCOL),
 )
 """Names of librdkafka that the parser understands, too."""
+
+
+_FILES: Final = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+)
+_OTHER_KEYS: Final = ("ssl.certificate.pem", "ssl.key.pem", "ssl.keystore.", "ssl.engine.")
+"""Other ways to set a certificate or its key, which may be one half of a pair."""
 
 
 def security_of(properties: Mapping[str, Any]) -> Security:
@@ -41,6 +52,7 @@ def for_librdkafka(properties: Mapping[str, Any]) -> dict[str, Any]:
     Raises InvalidArgumentError.
     """
     if not any(name.startswith(_OF_JAVA) for name in properties):
+        _check_files(properties)
         return dict(properties)
     left = {
         name: value
@@ -48,6 +60,22 @@ def for_librdkafka(properties: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _CONSUMED and not name.startswith(_OF_JAVA)
     }
     return left | librdkafka_names(security_of(properties))
+
+
+def _check_files(properties: Mapping[str, Any]) -> None:
+    """Before librdkafka, which reports a wrong file in the words of OpenSSL.
+
+    Raises InvalidArgumentError.
+    """
+    given = {name: str(properties[name]) for name in _FILES if properties.get(name)}
+    authorities = given.get("ssl.ca.location", "")
+    if authorities and (authorities == "probe" or Path(authorities).is_dir()):
+        del given["ssl.ca.location"]
+    if any(name.startswith(_OTHER_KEYS) for name in properties):
+        given.pop("ssl.certificate.location", None)
+        given.pop("ssl.key.location", None)
+    if given and str(properties.get(PROTOCOL, "")).upper().endswith("SSL"):
+        parse_security({**given, PROTOCOL: "SSL"})
 
 
 def librdkafka_names(security: Security) -> dict[str, Any]:

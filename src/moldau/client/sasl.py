@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.errors import ClientError, InvalidArgumentError
+from moldau.client.errors import TOKEN_HINT, ClientError, InvalidArgumentError, login_hint
 
 PLAIN: Final = "PLAIN"
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -115,13 +115,16 @@ class Sasl:
         if self.mechanism == OAUTHBEARER:
             return ClientError(
                 f"{address} rejected the token: {reason or 'authentication failed'}",
-                hint="it may have expired: log in again",
+                hint=login_hint(reason or "", TOKEN_HINT),
             )
         return ClientError(
             f"{address} rejected user {self.username} ({self.mechanism}): "
             f"{reason or 'authentication failed'}",
-            hint=f"check name and password: option {self.prefix}sasl.jaas.config, or "
-            f"{self.prefix}sasl.username and {self.prefix}sasl.password",
+            hint=login_hint(
+                reason or "",
+                f"check name and password: option {self.prefix}sasl.jaas.config, or "
+                f"{self.prefix}sasl.username and {self.prefix}sasl.password",
+            ),
         )
 
 

@@ -371,7 +371,7 @@ def _from_pkcs12(data: bytes, password: str, option: str, password_option: str) 
         found = pkcs12.load_pkcs12(data, password.encode() or None)
     except ValueError:
         raise InvalidArgumentError(
-            f"option {option} is not a PKCS12 store, or {password_option} is wrong"
+            f"option {option} is neither PEM nor PKCS12, or {password_option} is wrong"
         ) from None
     own = [] if found.cert is None else [found.cert]
     certificates = [

@@ -36,6 +36,7 @@ REFRESH_SECONDS: Final = 5.0
 CALL_SECONDS_MAX: Final = 15.0
 _STOP_SECONDS: Final = 2.0
 _HEALTH_SECONDS: Final = 0.5
+_REPORTED_MAX: Final = 16
 
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -77,12 +78,19 @@ class Proxy:
         self._server: aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
+        self._reported: set[str] = set()
+        """Reasons why no broker is reachable that were logged."""
         self.port = 0
 
     @property
     def brokers(self) -> list[str]:
         """The brokers that are alive."""
         return self._resolver.view.alive_addresses if self._resolver.has_response else []
+
+    @property
+    def trouble(self) -> str:
+        """Why no broker is reachable; empty: one is."""
+        return self._resolver.trouble
 
     async def start(self) -> None:
         """Listen. Raises ClientError if the address is not available."""
@@ -108,6 +116,8 @@ class Proxy:
         self._server = server
         await server.start()
         await self._update_health()
+        # Who starts the proxy says the first.
+        self._reported = {self.trouble} - {""}
         self._watching = asyncio.create_task(self._watch(), name="proxy-health")
 
     async def stop(self) -> None:
@@ -126,6 +136,17 @@ class Proxy:
         while True:
             await asyncio.sleep(_HEALTH_SECONDS)
             await self._update_health()
+            self._log_trouble()
+
+    def _log_trouble(self) -> None:
+        """Once for each reason: of a name with two addresses, gRPC says now one, now the other."""
+        trouble = self.trouble
+        if not trouble and self._reported:
+            self._reported.clear()
+            log.warning("a broker is reachable again")
+        elif trouble and trouble not in self._reported and len(self._reported) < _REPORTED_MAX:
+            self._reported.add(trouble)
+            log.warning("no broker reachable (%s), retrying", trouble)
 
     async def _update_health(self) -> None:
         kinds = health_pb2.HealthCheckResponse

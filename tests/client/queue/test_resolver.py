@@ -1,7 +1,9 @@
 """The view is the newest that anybody tells, and stays when nobody does."""
 
 import asyncio
+import itertools
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,6 +20,7 @@ from moldau.client.errors import (
 from moldau.client.queue import resolver as resolver_module
 from moldau.client.queue.resolver import Resolver, grpc_seeds
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX
+from moldau.proto.trailers import REASON_TRAILER
 from moldau.proto.v1 import queue_pb2 as pb
 
 pytestmark = pytest.mark.inprocess
@@ -134,6 +137,28 @@ def test_a_start_without_anybody_is_unreachable() -> None:
     asyncio.run(work())
 
 
+def test_a_refused_second_address_of_a_name_does_not_hide_why_the_first_failed() -> None:
+    class Twofold(Told):
+        async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
+            self.asked.append(address)
+            why = "Connection refused" if len(self.asked) > 1 else "Socket closed"
+            raise aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE,
+                aio.Metadata(),
+                aio.Metadata(),
+                details=f"failed to connect to all addresses; last error: {why}",
+            )
+
+    async def work() -> None:
+        twofold = Twofold()
+        with pytest.raises(UnreachableError, match="it closed the connection") as caught:
+            await resolver(twofold, "a").start(1.0)
+        assert len(twofold.asked) > 1
+        assert "require TLS" in caught.value.hint
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(
     ("status", "connected", "seconds"),
     [
@@ -161,6 +186,48 @@ def test_a_start_gives_up_by_the_connect_deadline_unless_a_broker_is_only_slow(
         return time.monotonic() - started_at
 
     assert asyncio.run(work()) >= seconds
+
+
+class Refused(Told):
+    async def call(self, address: str, *_: Any, **__: Any) -> pb.TopologyResponse:
+        self.asked.append(address)
+        trailers = aio.Metadata((REASON_TRAILER, "UNAUTHENTICATED"))
+        raise aio.AioRpcError(
+            grpc.StatusCode.UNAUTHENTICATED, aio.Metadata(), trailers, details="wrong password"
+        )
+
+
+def test_a_refused_login_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        refused, now = Refused(), [100.0]
+        monkeypatch.setattr(resolver_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        own = resolver(refused, "a")
+        tried_at = []
+        while now[0] < 700:
+            before = len(refused.asked)
+            # As often as calls of clients fail.
+            await own.refresh()
+            if len(refused.asked) > before:
+                tried_at.append(now[0])
+            now[0] += 0.5
+        pauses = [after - before for before, after in itertools.pairwise(tried_at)]
+        assert pauses[:5] == [5, 10, 20, 40, 60]
+        assert set(pauses[5:]) == {60}
+        assert own.trouble == "a:1: wrong password"
+        # A broker that only does not respond is asked each time.
+        told = Told(a=None)
+        own = resolver(told, "a")
+        for _ in range(3):
+            now[0] += 0.5
+            await own.refresh()
+        assert len(told.asked) == 3
+        assert own.trouble == "a:1: connection refused"
+        told.answers["a:1"] = topology(1, "a")
+        now[0] += 0.5
+        await own.refresh()
+        assert own.trouble == ""
+
+    asyncio.run(work())
 
 
 def test_seeds_are_addresses() -> None:

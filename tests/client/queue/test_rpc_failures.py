@@ -47,6 +47,27 @@ def test_a_call_that_never_left_is_certain() -> None:
     assert failure.text == "connection refused"
 
 
+@pytest.mark.parametrize(
+    ("last", "text", "hint"),
+    [
+        ("UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "it closed the connection", "require TLS"),
+        (
+            "UNKNOWN: ipv4:127.0.0.1:1: Cannot check peer: missing selected ALPN property.",
+            "it is not a gRPC listener",
+            "is that the gRPC address",
+        ),
+    ],
+)
+def test_a_listener_of_another_kind_is_recognised(last: str, text: str, hint: str) -> None:
+    failure = failed(
+        grpc.StatusCode.UNAVAILABLE, f"failed to connect to all addresses; last error: {last}"
+    )
+    assert failure.text == text
+    assert hint in failure.hint
+    assert failure.is_retriable
+    assert not failure.is_uncertain
+
+
 def test_a_connection_that_breaks_leaves_it_open() -> None:
     failure = failed(grpc.StatusCode.UNAVAILABLE, "Socket closed; {a lot of text}")
     assert failure.is_uncertain

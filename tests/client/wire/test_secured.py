@@ -177,6 +177,18 @@ def test_a_broker_with_tls_that_is_asked_in_plain_text_names_the_option(
     assert "kafka.security.protocol" in caught.value.hint
 
 
+def test_a_response_of_http_is_no_length_of_an_answer(scripted_broker: Any) -> None:
+    """A listener with TLS is not asked in plain text before what it is."""
+    page = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    scripted_broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: page
+    with (
+        pytest.raises(UnreachableError, match="is an HTTP listener") as caught,
+        KafkaConnection("127.0.0.1", scripted_broker.port) as connection,
+    ):
+        connection.served_versions()
+    assert "use the Kafka address" in caught.value.hint
+
+
 def test_an_alert_of_tls_is_no_length_of_an_answer(scripted_broker: Any) -> None:
     alert = bytes([21, 3, 3, 0, 2, 2, 70])
     scripted_broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: alert

@@ -4,11 +4,14 @@ It reports a wrong password only as a timeout, and sends it to every address tha
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import ClientError, InvalidArgumentError, TimedOutError, UnreachableError
 from moldau.client.librdkafka_security import security_of
-from moldau.client.retry import CONNECT_TRY_SECONDS_MAX
+
+_LOGIN_SECONDS_MAX: Final = 8.0
+"""A broker makes a login wait for up to five seconds while others of the user fail."""
 
 
 def check_login(brokers: str, properties: Mapping[str, str]) -> None:
@@ -29,7 +32,7 @@ def check_login(brokers: str, properties: Mapping[str, str]) -> None:
     for host, port in given:
         try:
             with KafkaConnection(
-                host, port, timeout=CONNECT_TRY_SECONDS_MAX, security=security
+                host, port, timeout=_LOGIN_SECONDS_MAX, security=security
             ) as connection:
                 # With TLS 1.3 a broker rejects our certificate only at the first request.
                 found = connection.request(MetadataRequest(topics=[]), MetadataResponse)

@@ -3,12 +3,18 @@
 A facade over librdkafka's admin client: plain values in and out, and our errors.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -156,6 +162,7 @@ class Admin:
         # All topics are requested: naming one would create it if auto-creation is on.
         found = self._metadata(f"describe topic {name}").topics.get(name)
         if found is None or found.error is not None:
+            self._check_may_see(name)
             raise NotFoundError(
                 f"topic {name} does not exist",
                 hint=f"create it: moldau topic create {name} · list them: moldau topic list",
@@ -171,6 +178,16 @@ class Admin:
             for key, each in zip(ids, info.partitions, strict=True)
         ]
         return TopicInfo(name=name, partitions=partitions)
+
+    def _check_may_see(self, name: str) -> None:
+        """For a topic that is not listed. Raises RejectedError if this user may not see it.
+
+        Brokers do not tell such a user whether it exists.
+        """
+        names = TopicCollection([name])
+        futures = self._client.describe_topics(names, request_timeout=REQUEST_SECONDS_MAX)
+        with contextlib.suppress(NotFoundError):
+            self._wait(futures[name], f"describe topic {name}")
 
     def create_topic(
         self,
@@ -202,12 +219,7 @@ class Admin:
 
     def delete_topic(self, name: str) -> None:
         futures = self._client.delete_topics([name], request_timeout=REQUEST_SECONDS_MAX)
-        self._change(
-            futures[name],
-            f"delete topic {name}",
-            look=_describe_command(name),
-            hint="list them: moldau topic list",
-        )
+        self._change(futures[name], f"delete topic {name}", look=_describe_command(name))
 
     def add_partitions(self, name: str, total: int) -> None:
         """Raise the number of partitions to `total`."""
@@ -365,25 +377,25 @@ class Admin:
     def _metadata(self, doing: str) -> Any:
         return self._call(doing, lambda: self._client.list_topics(timeout=REQUEST_SECONDS_MAX))
 
-    def _change(self, future: "Future[Any]", doing: str, *, look: str, hint: str = "") -> None:
+    def _change(self, future: "Future[Any]", doing: str, *, look: str) -> None:
         """As _wait; the error of a timeout says that the change may still be made."""
         try:
-            self._wait(future, doing, hint=hint)
+            self._wait(future, doing)
         except TimedOutError as error:
             raise TimedOutError(
                 f"{error}; the change may still be made",
                 hint=f"check before you retry: {look}",
             ) from error
 
-    def _wait(self, future: "Future[Any]", doing: str, *, hint: str = "") -> Any:
-        return self._call(doing, lambda: future.result(_RESULT_SECONDS_MAX), hint=hint)
+    def _wait(self, future: "Future[Any]", doing: str) -> Any:
+        return self._call(doing, lambda: future.result(_RESULT_SECONDS_MAX))
 
-    def _call(self, doing: str, request: Callable[[], Any], *, hint: str = "") -> Any:
+    def _call(self, doing: str, request: Callable[[], Any]) -> Any:
         try:
             return request()
         except KafkaException as error:
             self._link.check(self._client, self.brokers, error)
-            raise translate(error, brokers=self.brokers, doing=doing, hint=hint) from error
+            raise translate(error, brokers=self.brokers, doing=doing) from error
         except TimeoutError as error:
             self._link.check(self._client, self.brokers, error)
             raise TimedOutError(
@@ -391,7 +403,7 @@ class Admin:
                 hint="find the cause: moldau doctor",
             ) from error
         except ValueError as error:
-            raise translate(KafkaException(str(error)), doing=doing, hint=hint) from error
+            raise translate(KafkaException(str(error)), doing=doing) from error
 
 
 def _describe_command(topic: str) -> str:

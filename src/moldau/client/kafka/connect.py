@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from moldau.client.addresses import split_brokers
 from moldau.client.errors import (
+    KAFKA_PORT_HINT,
     SECURITY_HINT,
     START_HINT,
     TOPIC_EXISTS_HINT,
@@ -23,15 +24,12 @@ from moldau.client.errors import (
     RejectedError,
     TimedOutError,
     UnreachableError,
+    login_hint,
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
 from moldau.client.protocols import Protocol, detect_protocol
 from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 
-_WRONG_PORT_HINT = (
-    "use the Kafka address of a broker (kafka.addr, port 9092 by default), not its HTTP, gRPC or "
-    "Raft address"
-)
 _CLOSED_AT_ONCE_HINT = (
     "is it the Kafka address of a broker (kafka.addr), and does it use TLS? "
     "see security.protocol · check it: moldau doctor"
@@ -67,6 +65,7 @@ _STATE = re.compile(r" \(after \d+ms in state [A-Z_]+[^)]*\)")
 _HINTS = {
     KafkaError.MSG_SIZE_TOO_LARGE: "send smaller messages, or raise the topic's max.message.bytes",
     KafkaError.TOPIC_ALREADY_EXISTS: TOPIC_EXISTS_HINT,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "list the topics: moldau topic list",
     KafkaError._UNKNOWN_PARTITION: "list the partitions: moldau topic describe NAME",
 }
 
@@ -97,7 +96,7 @@ def probe(
             if found in (Protocol.KAFKA, Protocol.UNKNOWN):
                 return
             wrong = f"{host}:{port} is {found}"
-            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else _WRONG_PORT_HINT
+            hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else KAFKA_PORT_HINT
     if wrong:
         raise UnreachableError(wrong, hint=hint)
     why = ", ".join(dict.fromkeys(reasons))
@@ -204,7 +203,7 @@ def translate(
     if code in _REJECTED:
         return ClientError(
             f"cannot connect to {brokers or 'the broker'}: {_without_address(reason)}",
-            hint=hint or SECURITY_HINT,
+            hint=hint or login_hint(reason, SECURITY_HINT),
         )
     if code == KafkaError._MSG_TIMED_OUT:
         # The broker may have responded to each attempt with a retriable error.

@@ -25,14 +25,17 @@ from moldau.client.errors import (
 from moldau.client.queue.channels import TOPOLOGY, Channels
 from moldau.client.queue.cluster_view import ClusterView, view_of_grpc, view_of_http
 from moldau.client.queue.rpc_failures import (
+    REFUSED,
     RpcFailure,
     failure_of,
+    refused_failure,
     retries_exhausted_error,
     timed_out_failure,
     unreachable_failure,
 )
 from moldau.client.retry import CONNECT_RETRY_SECONDS_MAX, CONNECT_SECONDS_MAX, Backoff
 from moldau.client.security import PLAIN_TEXT, Security
+from moldau.model.errors import ErrorCode
 from moldau.model.topology import Endpoint
 from moldau.proto.v1 import queue_pb2 as pb
 
@@ -43,6 +46,8 @@ REFRESH_SECONDS: Final = 10.0
 QUERY_SECONDS_MAX: Final = 3.0
 _REFRESH_SECONDS_MIN: Final = 0.05
 """Minimum interval between refreshes."""
+_REFUSED_SECONDS_FIRST: Final = 5.0
+_REFUSED_SECONDS_MAX: Final = 60.0
 _HTTP: Final = ("http://", "https://")
 
 
@@ -70,13 +75,24 @@ class Resolver:
         self.has_response = False
         """Whether a broker responded to the last refresh."""
         self.failures: dict[str, RpcFailure] = {}
-        self._has_http_response = False
         """The failures of the last refresh, by address."""
+        self._has_http_response = False
+        self._refusals = 0
+        """Refreshes in a row for which all brokers refused our login."""
+        self._refresh_at = 0.0
+        """Not before: each refused login makes the next ones of this user wait."""
 
     @property
     def candidates(self) -> list[str]:
         """Addresses for requests to any broker: those alive, else all known ones."""
         return self.view.alive_addresses or self.known_addresses
+
+    @property
+    def trouble(self) -> str:
+        """Why no broker responded to the last refresh; empty: one did."""
+        if self.has_response:
+            return ""
+        return ", ".join(dict.fromkeys(map(str, self.failures.values())))
 
     @property
     def known_addresses(self) -> list[str]:
@@ -87,13 +103,18 @@ class Resolver:
         after `seconds_max` if a broker is connected, but does not respond."""
         started_at = time.monotonic()
         backoff = Backoff(seconds_max, pause_seconds_max=0.2)
+        failures: dict[str, RpcFailure] = {}
         while True:
             await self.refresh()
+            for address, failure in self.failures.items():
+                # Of a name with two addresses, gRPC says now one reason, now the other.
+                if failure.text != REFUSED or address not in failures:
+                    failures[address] = failure
             if self.view.version >= 0:
                 break
             seconds = time.monotonic() - started_at
             if backoff.is_over or seconds >= self._connect_seconds_max():
-                raise retries_exhausted_error(self.failures, "reach the cluster", round(seconds, 1))
+                raise retries_exhausted_error(failures, "reach the cluster", round(seconds, 1))
             waits = (failure.retry_seconds for failure in self.failures.values())
             await backoff.sleep_async(min(waits, default=0.0))
         self.keep_refreshing()
@@ -122,6 +143,8 @@ class Resolver:
 
     def refresh_soon(self) -> None:
         """The view may be stale: refresh it in the background."""
+        if time.monotonic() < self._refresh_at:
+            return
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="queue-topology-refresh")
 
@@ -152,6 +175,11 @@ class Resolver:
         self.has_response = found is not None
         if found is not None:
             self._adopt(found)
+        is_refused = found is None and any(each.is_refused_login for each in failures.values())
+        self._refusals = min(self._refusals + 1, 8) if is_refused else 0
+        if is_refused:
+            pause = _REFUSED_SECONDS_FIRST * 2 ** (self._refusals - 1)
+            self._refresh_at = time.monotonic() + min(pause, _REFUSED_SECONDS_MAX)
 
     def _in_turn(self) -> list[str]:
         addresses = list(dict.fromkeys([*self.view.alive_addresses, *self.known_addresses]))
@@ -184,9 +212,11 @@ class Resolver:
             log.debug("cannot get the topology over HTTP: %s", error)
             is_late = isinstance(error, TimedOutError)
             self._has_http_response = isinstance(error, UnavailableError)
+            is_refused = getattr(error, "code", 0) == ErrorCode.SASL_AUTHENTICATION_FAILED
             for address in self._http:
                 failed = timed_out_failure if is_late else unreachable_failure
-                failures[address] = failed(address, "no topology over HTTP")
+                failed = refused_failure if is_refused else failed
+                failures[address] = failed(address, f"no topology over HTTP: {error}")
             return None
 
     def _is_older(self, view: ClusterView) -> bool:

@@ -12,7 +12,6 @@ import grpc
 from grpc import aio
 
 from moldau.client.errors import (
-    LOGIN_HINT,
     RIGHTS_HINT,
     SECURITY_HINT,
     TOPIC_EXISTS_HINT,
@@ -23,6 +22,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnavailableError,
     UnreachableError,
+    login_hint,
 )
 from moldau.model.errors import ErrorCode
 from moldau.proto.trailers import (
@@ -39,6 +39,11 @@ GRPC_HINT: Final = (
     "start one: moldau dev · other address: MOLDAU_GRPC"
 )
 
+_CLOSED_HINT: Final = (
+    "is that the gRPC address of a broker (grpc.addr), and does it require TLS? "
+    "see option security.protocol"
+)
+REFUSED: Final = "connection refused"
 RETRY_SECONDS_MAX: Final = 30.0
 """No longer is waited for a quota at a time: it may be raised meanwhile."""
 
@@ -114,6 +119,10 @@ class RpcFailure:
         return not self.reason and self.status in _NO_RESPONSE
 
     @property
+    def is_refused_login(self) -> bool:
+        return self.reason == grpc.StatusCode.UNAUTHENTICATED.name
+
+    @property
     def is_evicted(self) -> bool:
         return self.reason == "UNKNOWN_CONSUMER"
 
@@ -142,7 +151,12 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
         is_connected = not text.startswith(_NOT_CONNECTED)
         if tls := next((why for name, why in _TLS_FAILURES.items() if name in text.lower()), ""):
             return RpcFailure(address, error.code(), "", tls, SECURITY_HINT, False)
-        text = "connection refused" if "refused" in text.lower() else _first_words(text)
+        if "missing selected alpn" in text.lower():
+            return unreachable_failure(address, "it is not a gRPC listener")
+        if not is_connected and "socket closed" in text.lower():
+            text = "it closed the connection"
+            return RpcFailure(address, error.code(), "", text, _CLOSED_HINT, False)
+        text = REFUSED if "refused" in text.lower() else _first_words(text)
         return RpcFailure(address, error.code(), "", text, GRPC_HINT, is_connected)
     if not reason and text == _CONNECTION_LOST:
         broken = grpc.StatusCode.UNAVAILABLE
@@ -164,6 +178,12 @@ def failure_of(error: aio.AioRpcError, address: str) -> RpcFailure:
 def unreachable_failure(address: str, text: str) -> RpcFailure:
     """A broker that could not be reached, or not by gRPC."""
     return RpcFailure(address, grpc.StatusCode.UNAVAILABLE, "", text, GRPC_HINT, False)
+
+
+def refused_failure(address: str, text: str) -> RpcFailure:
+    """A broker that refused our login."""
+    status = grpc.StatusCode.UNAUTHENTICATED
+    return RpcFailure(address, status, status.name, text, "", False)
 
 
 def timed_out_failure(address: str, text: str = "timed out") -> RpcFailure:
@@ -208,7 +228,9 @@ def error_for(
         return InvalidArgumentError(message, hint=hint)
     if reason == grpc.StatusCode.UNAUTHENTICATED.name:
         # The hint of the broker is about gRPC's metadata, which this client writes itself.
-        return RejectedError(message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=LOGIN_HINT)
+        return RejectedError(
+            message, ErrorCode.SASL_AUTHENTICATION_FAILED, hint=login_hint(message)
+        )
     if reason == grpc.StatusCode.PERMISSION_DENIED.name:
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return RejectedError(message, code, hint=hint or RIGHTS_HINT)

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
 from moldau.client.errors import (
+    KAFKA_PORT_HINT,
     START_HINT,
     ClientError,
     RejectedError,
     TimedOutError,
     UnreachableError,
 )
+from moldau.client.protocols import Protocol
 from moldau.client.retry import CONNECT_SECONDS_MAX, connect_failure
 from moldau.client.sasl import Sasl
 from moldau.client.security import PLAIN_TEXT, PROTOCOL, Security, Tls, tls_context
@@ -36,6 +38,7 @@ RESPONSE_BYTES_MAX = 512 * 1024 * 1024
 
 _TLS_ALERT: Final = b"\x15\x03"
 """How the response of a TLS listener begins."""
+_HTTP: Final = b"HTTP"
 _SASL_FRAMED: Final = 1
 """From this version of SaslHandshake on, SASL messages are sent as Kafka requests."""
 _SESSION_PART: Final = 0.9
@@ -235,6 +238,9 @@ class KafkaConnection:
                 f"{self.address} requires TLS, but the request was sent in plain text",
                 hint=f"set option {self._security.prefix}{PROTOCOL} to SSL or SASL_SSL",
             )
+        if self._served is None and bytes(head) == _HTTP:
+            self.close()
+            raise UnreachableError(f"{self.address} is {Protocol.HTTP}", hint=KAFKA_PORT_HINT)
         size = int.from_bytes(head, "big", signed=True)
         if not 0 <= size <= RESPONSE_BYTES_MAX:
             self.close()
@@ -346,7 +352,10 @@ class KafkaConnection:
             prefix = self._security.prefix
             hint = f"does the broker require TLS? see option {prefix}{PROTOCOL}"
             if tls is not None:
-                hint = f"does it require a certificate? see option {prefix}ssl.keystore.location"
+                hint = (
+                    "is it the Kafka address of a broker (kafka.addr)? does it require a "
+                    f"certificate? see option {prefix}ssl.keystore.location"
+                )
         elif self._security.sasl is None:
             # Listeners that require a login serve ApiVersions, and nothing else before it.
             hint = f"does the broker require a user? see option {self._security.prefix}{PROTOCOL}"
