@@ -11,7 +11,7 @@ import ssl
 import stat
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -20,9 +20,6 @@ from moldau.model.secret import Secret
 from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.net.tls.measured import MeasuredSslObject
 from moldau.net.tls.own_certificate import OwnCertificate, is_address, read_certificate, written
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 log = logging.getLogger(__name__)
 
