@@ -54,17 +54,22 @@ class ProduceService:
         data: memoryview,
         acks: int,
         *,
+        is_single: bool = True,
         is_transactional: bool = False,
         guard: VerificationGuard | None = None,
     ) -> Proposal:
         """Appends the batches of one partition. Raises RefusedError; nothing is appended then.
 
+        `is_single`: refuse more than one batch, as Kafka does. A request has room for a million,
+        which would take seconds.
         `is_transactional`: the request has a transactional id; `guard`: see Replica.propose.
         """
         hosted = self._partitions.get(topic, partition)
         if hosted is None:
             hosted = self._partitions.find(topic, partition)
-        headers = check_batches(data, bytes_max=hosted.config.message_bytes_max)
+        headers = check_batches(
+            data, bytes_max=hosted.config.message_bytes_max, is_single=is_single
+        )
         try:
             proposal = self._propose(
                 hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
