@@ -173,6 +173,31 @@ def test_a_second_batch_for_a_partition_is_refused_with_the_first(
     assert answer(batch(b"x")).base_offset == 0
 
 
+@pytest.mark.safety
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+def test_a_long_request_is_not_overtaken_by_the_next(
+    connection: KafkaConnection, moldau_topic: str, transactional_id: str | None
+) -> None:
+    """It is appended in turns, between which other clients are served."""
+    partitions = [ProducePartition(index=0, records=batch(b"x"))] * 3000
+    for asked in (partitions, partitions[:1], partitions[:1]):
+        connection.post(
+            ProduceRequest(
+                transactional_id=transactional_id,
+                acks=1,
+                timeout_ms=30_000,
+                topics=[ProduceTopic(name=moldau_topic, partitions=asked)],
+            ),
+            9,
+        )
+    offsets = []
+    for _ in range(3):
+        response = connection.receive()
+        assert isinstance(response, ProduceResponse)
+        offsets += [each.base_offset for each in response.topics[0].partitions]
+    assert offsets == list(range(3002))
+
+
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_plain_batch_may_come_from_a_transactional_producer(
     connection: KafkaConnection, moldau_topic: str, topic_id_of: TopicIdOf, version: int

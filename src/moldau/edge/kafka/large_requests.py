@@ -82,17 +82,25 @@ def _take_turn(steps: Steps[R], clock_interval: int) -> R | None:
         return cast("R", end.value)
 
 
-async def finish(steps: Steps[R]) -> R:
+def begin(steps: Steps[R]) -> R | None:
+    """The result of steps that may be long; None if they need more than one turn."""
+    return _take_turn(steps, _CLOCK_INTERVAL)
+
+
+async def finish(steps: Steps[R], *, are_long: bool = False) -> R:
     """The result of the steps, at once or in turns."""
-    result = _take_turn(steps, _CLOCK_INTERVAL)
-    return await _go_on(steps) if result is None else result
+    clock_interval = 1 if are_long else _CLOCK_INTERVAL
+    result = _take_turn(steps, clock_interval)
+    return await _go_on(steps, clock_interval) if result is None else result
 
 
-async def _go_on(steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R]) -> R:
+async def _go_on(
+    steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R], clock_interval: int | None = None
+) -> R:
     result = None
     while result is None:
         await next_turn()
-        result = _take_turn(steps, _CLOCK_INTERVAL)
+        result = _take_turn(steps, clock_interval or _CLOCK_INTERVAL)
     if isinstance(result, Coroutine):
         end_turns()
         return cast("R", await result)
