@@ -43,7 +43,9 @@ class World(Fake):
         if leader is not None:
             self.leader = TWO
 
-    def append_here(self, topic, partition, data, acks):
+    def append_here(self, topic, partition, data, acks, *, is_single):
+        # Brokers divide what does not fit in one batch.
+        assert not is_single
         if self.failure is not None:
             raise self.failure
         # Batches are stamped in place.

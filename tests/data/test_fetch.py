@@ -1,17 +1,13 @@
 """Fetches: what they get at once, when they are parked, what wakes them."""
 
-from typing import Any
-
 import pytest
 from fetch_world import World
 
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.model.errors import ErrorCode
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.records.batch import read_header
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId
 from moldau.records.control import EndMarker
-from moldau.records.record import Record, build_batch
 from moldau.testing.waiting import until
 
 
@@ -51,23 +47,6 @@ async def test_small_commits_in_several_partitions_add_up() -> None:
     await world.append(1)
     assert world.sizes == [[2 * size, 2 * size]]
     assert world.watchers == 0
-
-
-async def test_a_commit_costs_a_parked_fetch_one_look_at_one_partition() -> None:
-    world = await World.make()
-    world.fetch((0, 0), (1, 0), bytes_min=1_000_000)
-    looks: list[object] = []
-    read = world.service.read
-
-    def noting(requests: Any, bytes_max: int) -> Any:
-        looks.extend(requests)
-        return read(requests, bytes_max)
-
-    world.service.read = noting  # type: ignore[method-assign]
-    for _ in range(5):
-        await world.append(0)
-    assert len(looks) == 5
-    world.service.complete_all()
 
 
 async def test_time_answers_it_with_what_there_is() -> None:
@@ -213,21 +192,6 @@ async def test_a_stopping_broker_answers_all_who_wait() -> None:
 # ---- reading committed
 
 
-def begin(world: World, sequence: int, *, partition: int = 0) -> None:
-    data = bytearray(
-        build_batch(
-            [Record(Offset(0), TimestampMs(0), None, bytes(100), [])],
-            producer_id=ProducerId(7),
-            producer_epoch=ProducerEpoch(0),
-            base_sequence=sequence,
-            transactional=True,
-        )
-    )
-    header = read_header(data)
-    replica = world.replicas["t", partition]
-    replica.propose(data, [header], guard=replica.guard_for(header, "tx"))
-
-
 def end(world: World, *, commits: bool, partition: int = 0) -> None:
     replica = world.replicas["t", partition]
     marker = EndMarker(commits, 0)
@@ -243,7 +207,7 @@ def committed(world: World, offset: int, *, bytes_max: int = 1 << 20) -> Partiti
 async def test_one_who_reads_committed_gets_nothing_of_an_open_transaction_nor_beyond() -> None:
     world = await World.make()
     size = await world.append(0)
-    begin(world, 0)
+    world.begin(0)
     await world.append(0)
     for offset, there in ((0, size), (1, 0), (2, 0), (3, 0)):
         result = committed(world, offset)
@@ -259,8 +223,8 @@ async def test_one_who_reads_committed_gets_nothing_of_an_open_transaction_nor_b
 async def test_what_was_aborted_is_listed_with_what_is_sent_of_it() -> None:
     world = await World.make()
     await world.append(0)
-    begin(world, 0)
-    begin(world, 1)
+    world.begin(0)
+    world.begin(1)
     end(world, commits=False)
     await world.append(0)
     await until(lambda: world.replicas["t", 0].last_stable_offset == 5, "all is stable")
@@ -274,15 +238,9 @@ async def test_what_was_aborted_is_listed_with_what_is_sent_of_it() -> None:
 
 async def test_a_parked_reader_of_committed_records_sleeps_until_a_transaction_ends() -> None:
     world = await World.make()
-    begin(world, 0)
+    world.begin(0)
     await until(lambda: world.replicas["t", 0].high_watermark == 1, "it is committed")
-    world.service.fetch(
-        [PartitionFetch("t", 0, Offset(0), 1 << 20, -1, True)],
-        bytes_min=1,
-        bytes_max=1 << 20,
-        wait_ms_max=60_000,
-        on_ready=world.answers.append,
-    )
+    world.fetch((0, 0), reads_committed=True)
     await world.append(0)
     assert world.answers == []
     end(world, commits=True)

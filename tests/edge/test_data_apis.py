@@ -146,6 +146,58 @@ def test_each_partition_of_a_produce_has_its_own_error(
     assert corrupt.error_code == ErrorCode.CORRUPT_MESSAGE
 
 
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+@pytest.mark.parametrize("version", range(3, 14))
+def test_a_second_batch_for_a_partition_is_refused_with_the_first(
+    connection: KafkaConnection,
+    moldau_topic: str,
+    topic_id_of: TopicIdOf,
+    version: int,
+    transactional_id: str | None,
+) -> None:
+    """As in Kafka. A request has room for a million of them, which nobody should wait for."""
+
+    def answer(data: bytes) -> ProduceResponsePartition:
+        (found,) = append(
+            connection,
+            moldau_topic,
+            {0: data},
+            version,
+            topic_id=topic_id_of(moldau_topic),
+            transactional_id=transactional_id,
+        )
+        return found
+
+    refused = answer(batch(b"x") + batch(b"y"))
+    assert (refused.error_code, refused.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert answer(batch(b"x")).base_offset == 0
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("transactional_id", [None, "tx"])
+def test_a_long_request_is_not_overtaken_by_the_next(
+    connection: KafkaConnection, moldau_topic: str, transactional_id: str | None
+) -> None:
+    """It is appended in turns, between which other clients are served."""
+    partitions = [ProducePartition(index=0, records=batch(b"x"))] * 3000
+    for asked in (partitions, partitions[:1], partitions[:1]):
+        connection.post(
+            ProduceRequest(
+                transactional_id=transactional_id,
+                acks=1,
+                timeout_ms=30_000,
+                topics=[ProduceTopic(name=moldau_topic, partitions=asked)],
+            ),
+            9,
+        )
+    offsets = []
+    for _ in range(3):
+        response = connection.receive()
+        assert isinstance(response, ProduceResponse)
+        offsets += [each.base_offset for each in response.topics[0].partitions]
+    assert offsets == list(range(3002))
+
+
 @pytest.mark.parametrize("version", range(3, 14))
 def test_a_plain_batch_may_come_from_a_transactional_producer(
     connection: KafkaConnection, moldau_topic: str, topic_id_of: TopicIdOf, version: int

@@ -12,7 +12,7 @@ from moldau.data.traffic import Traffic
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import Offset, TimestampMs
+from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.record import Record, build_batch
 from moldau.replica.replica import Replica
@@ -70,6 +70,21 @@ class World:
         await until(lambda: self.replicas["t", partition].high_watermark >= end, "it is committed")
         return stored
 
+    def begin(self, sequence: int, *, partition: int = 0) -> None:
+        """Appends a batch of a transaction, which begins with the first."""
+        data = bytearray(
+            build_batch(
+                [Record(Offset(0), TimestampMs(0), None, bytes(100), [])],
+                producer_id=ProducerId(7),
+                producer_epoch=ProducerEpoch(0),
+                base_sequence=sequence,
+                transactional=True,
+            )
+        )
+        header = read_header(data)
+        replica = self.replicas["t", partition]
+        replica.propose(data, [header], guard=replica.guard_for(header, "tx"))
+
     def fetch(
         self,
         *wanted: tuple[int, int],
@@ -78,10 +93,13 @@ class World:
         wait_ms_max: int = 60_000,
         partition_bytes_max: int = 1 << 20,
         epoch: int = -1,
+        reads_committed: bool = False,
     ) -> ParkedFetch | None:
         return self.service.fetch(
             [
-                PartitionFetch("t", partition, Offset(offset), partition_bytes_max, epoch)
+                PartitionFetch(
+                    "t", partition, Offset(offset), partition_bytes_max, epoch, reads_committed
+                )
                 for partition, offset in wanted
             ],
             bytes_min=bytes_min,

@@ -21,7 +21,7 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicId
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.connection import ALL_OVERLAP, Connection, DeferredReply
 from moldau.wire.framing import read_response_header
 from moldau.wire.registry import RESPONSES
 from moldau.wire.schema import Request, Response
@@ -110,18 +110,19 @@ class FakeConnection:
         self.closed_because: str | None = None
         self.muted: list[float] = []
         self.state: object = None
-        self._deferred: DeferredReply | None = None
+        self.overlaps = ALL_OVERLAP
+        self.deferred: DeferredReply | None = None
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         self.replies.append(b"".join(_bytes_of(chunk) for chunk in chunks))
 
     def defer(self) -> DeferredReply:
-        self._deferred = DeferredReply(cast("Connection", self), 0)
-        return self._deferred
+        self.deferred = DeferredReply(cast("Connection", self), 0)
+        return self.deferred
 
     def reply_completed(self) -> None:
-        if self._deferred is not None and self._deferred.chunks is not None:
-            self.reply(self._deferred.chunks)
+        if self.deferred is not None and self.deferred.chunks is not None:
+            self.reply(self.deferred.chunks)
 
     def no_reply(self) -> None:
         pass

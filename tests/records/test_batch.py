@@ -10,6 +10,7 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, TimestampMs
+from moldau.records import batch as batch_module
 from moldau.records.batch import (
     HEADER_BYTES,
     BatchFormatError,
@@ -231,6 +232,24 @@ def test_a_batch_above_the_bound_is_too_large():
     assert refusal(batch, len(batch) - 1) == ErrorCode.MESSAGE_TOO_LARGE
     # The bound is per batch, not per request.
     assert len(check_batches(memoryview(batch * 3), bytes_max=len(batch))) == 3
+
+
+@pytest.mark.parametrize("second", [batch_of(), b"x" * 61, b"x"])
+def test_where_one_is_allowed_nothing_is_checked_behind_the_first(second, monkeypatch):
+    first = batch_of()
+    checked = []
+
+    def noting(data):
+        checked.append(data)
+        return crc32c(data)
+
+    monkeypatch.setattr(batch_module, "crc32c", noting)
+    data = memoryview(first + second * 1000)
+    assert check_batches(data[: len(first)], bytes_max=BYTES_MAX, is_single=True)
+    with pytest.raises(RefusedError) as refused:
+        check_batches(data, bytes_max=BYTES_MAX, is_single=True)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+    assert len(checked) == 2
 
 
 @pytest.mark.parametrize(("count", "delta"), [(0, -1), (-1, -2), (3, 3), (3, 1), (2, 2), (4, 3)])

@@ -77,6 +77,14 @@ def test_round_trip(records, codec, base_offset, epoch):
     assert has_null_key(batch) == any(record.key is None for record in records)
 
 
+@pytest.mark.parametrize("position", [0, 63, 64, 8191, 8192, 9999])
+def test_the_one_record_without_a_key_is_found(position):
+    records = [Record(0, 0, b"k", None, [])] * 10_000
+    assert not has_null_key(build_batch(records))
+    records[position] = Record(0, 0, None, b"k", [])
+    assert has_null_key(build_batch(records))
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("builder", [AiokafkaBuilder, KafkaPythonBuilder])
 def test_batches_of_other_clients_are_read(codec, builder):

@@ -117,7 +117,11 @@ class AppendForwarder:
     async def _append_locally(self, request: ForwardedAppend) -> int:
         """Raises RefusedError."""
         proposal = self._produce.append(
-            request.topic, request.partition, memoryview(bytearray(request.batches)), request.acks
+            request.topic,
+            request.partition,
+            memoryview(bytearray(request.batches)),
+            request.acks,
+            is_single=False,
         )
         if request.acks == ACKS_ALL and not proposal.is_acknowledged():
             try:

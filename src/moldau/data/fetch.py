@@ -143,7 +143,10 @@ class FetchService:
         wait_ms_max: int,
         on_ready: Callable[[list[PartitionFetchResult]], None],
     ) -> "ParkedFetch | None":
-        """Calls `on_ready`, now or later; a parked fetch can be cancelled."""
+        """Calls `on_ready`, now or later; a parked fetch can be cancelled.
+
+        `requests` name each partition once.
+        """
         bytes_max = min(bytes_max, self._reply_bytes_max)
         # Whole batches seldom fill a reply: half of the limit is enough.
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
@@ -178,7 +181,7 @@ class FetchService:
         for request, result in zip(requests, results, strict=True):
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is not None:
-                parked.watch(hosted.replica, request, result.size)
+                parked.watch(hosted.replica, request, result)
 
     def _find_cold(
         self, requests: Sequence[PartitionFetch], bytes_max: int
@@ -250,7 +253,7 @@ class ParkedFetch:
         "_is_timed_out",
         "_on_ready",
         "_service",
-        "_watched",
+        "_unread",
         "is_prefetching",
         "requests",
         "timer",
@@ -274,33 +277,46 @@ class ParkedFetch:
         """A thread reads its data from disk."""
         self._is_timed_out = False
         self._bytes_available = 0
-        self._watched: dict[Replica, list[tuple[PartitionFetch, int]]] = {}
-        """The requests of each replica, and the bytes that were available at the last check."""
+        self._unread: dict[Replica, PartitionFetch | None] = {}
+        """What each replica may still add to `_bytes_available`; None: it has as many as fit."""
 
-    def watch(self, replica: Replica, request: PartitionFetch, size: int) -> None:
-        """Wakes the fetch when `replica` has more than the current `size` bytes."""
+    def watch(
+        self, replica: Replica, request: PartitionFetch, result: PartitionFetchResult
+    ) -> None:
+        """Wakes the fetch when `replica` has more than the `result`."""
         replica.watchers[self] = None
-        self._watched.setdefault(replica, []).append((request, size))
-        self._bytes_available += size
+        self._note(replica, request, result)
+
+    def _note(
+        self, replica: Replica, request: PartitionFetch, result: PartitionFetchResult
+    ) -> None:
+        self._bytes_available += result.size
+        left = request.bytes_max - result.size
+        self._unread[replica] = (
+            None
+            if result.size and left <= 0
+            else request._replace(
+                offset=Offset(request.offset + result.record_count), bytes_max=left
+            )
+        )
 
     def _is_enough(self, replica: Replica) -> bool:
-        """Whether to check all partitions: only the one that progressed is read here, or every
-        small commit would cost a read of all partitions of a fetch."""
-        if self._bytes_min <= 1:
-            return True
-        checked = []
-        for request, before in self._watched.get(replica, ()):
-            _, size, failed = self._service.read((request,), self._bytes_max)
-            if failed:
-                return True
-            self._bytes_available += size - before
-            checked.append((request, size))
-        self._watched[replica] = checked
-        return self._bytes_available >= self._bytes_min
+        """Whether to read all partitions: here only what is new in one of them is read, or every
+        small commit would cost the broker, and so other clients, a read of all that is named."""
+        request = self._unread.get(replica)
+        if request is None:
+            return False
+        (result,), _, failed = self._service.read((request,), self._bytes_max)
+        self._note(replica, request, result)
+        return failed or self._bytes_available >= self._bytes_min
 
     def on_progress(self, replica: Replica) -> None:
-        if self._is_enough(replica):
+        if self._bytes_min <= 1 and len(self.requests) == 1:
+            # The usual case: nothing is read twice.
             self.try_complete()
+        elif self._is_enough(replica):
+            # Also with less, if not all of it fits in one reply: to try again would not help.
+            self.try_complete(is_last=True)
 
     def try_complete(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
         """Completes if there is enough data; otherwise returns what there is."""
@@ -328,9 +344,9 @@ class ParkedFetch:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        for replica in self._watched:
+        for replica in self._unread:
             replica.watchers.pop(self, None)
-        self._watched.clear()
+        self._unread.clear()
         self._service.forget(self)
 
 

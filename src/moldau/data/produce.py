@@ -29,6 +29,10 @@ _RATIO_MAX: Final = 64
 _OPENED_BYTES: Final = 2 * MESSAGE_BYTES_MAX
 """Always allowed: takes a few milliseconds."""
 
+_CHECKED_RECORDS_MAX: Final = 100_000
+"""In a batch for a compacted topic, each record of which is looked at on the event loop. A few
+compressed kilobytes can hold millions. Producers divide a batch that is refused as too large."""
+
 
 def decompressed_bytes_max(batch_bytes: int, message_bytes_max: int) -> int:
     """What one batch of a request may become on the event loop.
@@ -54,17 +58,22 @@ class ProduceService:
         data: memoryview,
         acks: int,
         *,
+        is_single: bool = True,
         is_transactional: bool = False,
         guard: VerificationGuard | None = None,
     ) -> Proposal:
         """Appends the batches of one partition. Raises RefusedError; nothing is appended then.
 
+        `is_single`: refuse more than one batch, as Kafka does. A request has room for a million,
+        which would take seconds.
         `is_transactional`: the request has a transactional id; `guard`: see Replica.propose.
         """
         hosted = self._partitions.get(topic, partition)
         if hosted is None:
             hosted = self._partitions.find(topic, partition)
-        headers = check_batches(data, bytes_max=hosted.config.message_bytes_max)
+        headers = check_batches(
+            data, bytes_max=hosted.config.message_bytes_max, is_single=is_single
+        )
         try:
             proposal = self._propose(
                 hosted, data, headers, acks, is_transactional=is_transactional, guard=guard
@@ -129,6 +138,12 @@ class ProduceService:
         for header in headers:
             batch = data[position : position + header.size]
             position += header.size
+            if hosted.is_compacted and header.record_count > _CHECKED_RECORDS_MAX:
+                raise RefusedError(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"batch of {header.record_count} records; a compacted topic accepts up to "
+                    f"{_CHECKED_RECORDS_MAX}",
+                )
             opened_max = decompressed_bytes_max(header.size, hosted.config.message_bytes_max)
             try:
                 if hosted.is_compacted and has_null_key(batch, bytes_max=opened_max):

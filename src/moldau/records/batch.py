@@ -209,7 +209,9 @@ def seal_batch(batch: bytearray) -> bytes:
     return bytes(batch)
 
 
-def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
+def check_batches(
+    data: memoryview, *, bytes_max: int, is_single: bool = False
+) -> list[BatchHeader]:
     """The headers of produced data, after checking everything that the broker relies on.
 
     Runs for every partition of every produce request, so the valid case is one series of cheap
@@ -287,6 +289,11 @@ def check_batches(data: memoryview, *, bytes_max: int) -> list[BatchHeader]:
         )
         if batch_end == end:
             return headers
+        if is_single:
+            raise RefusedError(
+                ErrorCode.INVALID_RECORD,
+                "a request may have only one record batch for a partition",
+            )
         position = batch_end
 
 

@@ -146,19 +146,41 @@ def _read_fields(
 
 
 def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bool:
-    """Whether any record has no key. Skips the rest of each record without checking it."""
+    """Whether any record has no key. Skips the rest of each record without checking it.
+
+    Short numbers, the common case, are read without a call: other clients wait meanwhile.
+    """
     header, body = _open_batch(batch, bytes_max)
     position = 0
     try:
         for _ in range(header.record_count):
-            size, position = _read_varint(body, position)
+            size = body[position]
+            if size < 0x80:
+                size = (size >> 1) ^ -(size & 1)
+                position += 1
+            else:
+                size, position = _read_varint(body, position)
             end = position + size
             if size < RECORD_BYTES_MIN - 1 or end > len(body):
                 raise BatchFormatError(f"record of {size} bytes, {len(body) - position} left")
-            _, position = _read_varint(body, position + 1)
-            _, position = _read_varint(body, position)
-            key_size, _ = _read_varint(body, position)
-            if key_size < 0:
+            position += 1
+            if body[position] < 0x80:
+                position += 1
+            else:
+                _, position = _read_varint(body, position)
+            if body[position] < 0x80:
+                position += 1
+            elif body[position + 1] < 0x80:
+                # Offsets from the 64th record on.
+                position += 2
+            elif body[position + 2] < 0x80:
+                position += 3
+            else:
+                _, position = _read_varint(body, position)
+            if body[position] >= 0x80:
+                _read_varint(body, position)
+            # As in every zig-zag number, the lowest bit is the sign.
+            if body[position] & 1:
                 return True
             position = end
     except IndexError:

@@ -208,7 +208,7 @@ class KafkaClient:
         *,
         transactional_id: str | None = None,
     ) -> int:
-        """Append record batches; the offset of the first, or -1 with acks=0.
+        """Append a record batch; its offset, or -1 with acks=0.
 
         Not retried after a lost connection: whether the batch was stored is unknown then.
         """

@@ -100,7 +100,6 @@ class Dispatcher:
             connection.reply(frame_response(key, version, correlation_id, body))
             call.record_duration()
         else:
-            call.defer()
             self._spawn(call, result)
 
     def _throttle(self, call: Call, began: float) -> Throttle | None:
@@ -125,7 +124,6 @@ class Dispatcher:
             if isinstance(result, Response):
                 call.reply(result)
             elif result is not None:
-                call.defer()
                 # The task keeps the client id, and what charges it.
                 self._spawn(call, timed(result, throttle.spent))
         finally:
@@ -160,16 +158,21 @@ class Dispatcher:
             return
         raise PeerProtocolError(f"API {key} version {version} is not supported")
 
-    def _spawn(self, call: Call, handling: Awaitable[Response]) -> None:
+    def _spawn(self, call: Call, handling: Awaitable[Response | None]) -> None:
+        if call.reply_later is None:
+            call.defer()
         task = asyncio.get_running_loop().create_task(self._answer(call, handling))
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, call))
 
-    async def _answer(self, call: Call, handling: Awaitable[Response]) -> None:
+    async def _answer(self, call: Call, handling: Awaitable[Response | None]) -> None:
         turns = Turns(self._large, call.connection, call.client_host, call.session.clock)
         TURNS.set(turns)
         try:
             response = await handling
+            if response is None:
+                # The handler replies.
+                return
             if turns.is_large:
                 await _reply_in_turns(call, response)
             else:

@@ -80,7 +80,10 @@ class Call:
         return self.reply_later
 
     def no_reply(self) -> None:
-        self.connection.no_reply()
+        if self.reply_later is None:
+            self.connection.no_reply()
+        else:
+            self.reply_later.complete(())
         self.record_duration()
 
     def record_duration(self) -> None:
@@ -111,7 +114,7 @@ def host_of(connection: Connection) -> str:
     return connection.address.rpartition(":")[0]
 
 
-Handle = Callable[[Call, Any], Response | Coroutine[Any, Any, Response] | None]
+Handle = Callable[[Call, Any], Response | Coroutine[Any, Any, Response | None] | None]
 
 
 class Api(Struct, frozen=True):

@@ -83,18 +83,26 @@ def _take_turn(steps: Steps[R], clock_interval: int, clock: Clock) -> R | None:
         return cast("R", end.value)
 
 
-async def finish(steps: Steps[R]) -> R:
+def begin(steps: Steps[R], clock: Clock) -> R | None:
+    """The result of steps that may be long; None if they need more than one turn."""
+    return _take_turn(steps, _CLOCK_INTERVAL, clock)
+
+
+async def finish(steps: Steps[R], *, are_long: bool = False) -> R:
     """The result of the steps, at once or in turns."""
-    result = _take_turn(steps, _CLOCK_INTERVAL, TURNS.get().clock)
-    return await _go_on(steps) if result is None else result
+    clock_interval = 1 if are_long else _CLOCK_INTERVAL
+    result = _take_turn(steps, clock_interval, TURNS.get().clock)
+    return await _go_on(steps, clock_interval) if result is None else result
 
 
-async def _go_on(steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R]) -> R:
+async def _go_on(
+    steps: Steps[R | Coroutine[Any, Any, R]] | Steps[R], clock_interval: int = _CLOCK_INTERVAL
+) -> R:
     turns = TURNS.get()
     result = None
     while result is None:
         await turns.next()
-        result = _take_turn(steps, _CLOCK_INTERVAL, turns.clock)
+        result = _take_turn(steps, clock_interval, turns.clock)
     if isinstance(result, Coroutine):
         # It waits for something.
         turns.end()

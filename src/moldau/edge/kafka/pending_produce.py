@@ -20,27 +20,41 @@ _LEADERS_FROM = 10
 class PendingProduce:
     """A produce request some of whose partitions are not yet appended or acknowledged."""
 
-    __slots__ = ("_acks", "_call", "_failed", "_later", "_response", "waiting")
+    __slots__ = (
+        "_acks",
+        "_added",
+        "_call",
+        "_failed",
+        "_is_started",
+        "_later",
+        "_response",
+        "waiting",
+    )
 
-    def __init__(
-        self,
-        call: Call,
-        acks: int,
-        response: ProduceResponse,
-        waiting: list[ProduceResponsePartition],
-        failed: bool = False,
-    ) -> None:
+    def __init__(self, call: Call, acks: int, response: ProduceResponse) -> None:
         self._call = call
         self._acks = acks
         self._response = response
-        self.waiting = dict(enumerate(waiting))
-        self._failed = failed
-        self._later = call.defer()
+        self.waiting: dict[int, ProduceResponsePartition] = {}
+        self._added = 0
+        self._failed = False
+        self._is_started = False
+        self._later = call.reply_later or call.defer()
 
-    def start(self, timeout_ms: int) -> None:
-        """Sets the deadline, unless everything was settled meanwhile."""
+    def add(self, partition: ProduceResponsePartition) -> int:
+        """The number by which it is settled."""
+        self._added += 1
+        self.waiting[self._added] = partition
+        return self._added
+
+    def start(self, timeout_ms: int, *, failed: bool = False) -> None:
+        """All were added: sets the deadline, unless everything was settled meanwhile."""
+        self._is_started = True
+        self._failed = self._failed or failed
         if self.waiting:
             self._call.deadlines.add(self._later, timeout_ms, self._settle_all)
+        else:
+            self._reply()
 
     def settle(self, number: int, code: ErrorCode) -> None:
         partition = self.waiting.pop(number, None)
@@ -51,15 +65,15 @@ class PendingProduce:
             self._failed = True
             partition.error_code = code
             partition.base_offset = -1
-        if not self.waiting:
+        if not self.waiting and self._is_started:
             self._call.deadlines.remove(self._later)
-            self.reply()
+            self._reply()
 
     def _settle_all(self, code: ErrorCode) -> None:
         for number in list(self.waiting):
             self.settle(number, code)
 
-    def reply(self) -> None:
+    def _reply(self) -> None:
         call, response = self._call, self._response
         if self._acks != ACKS_NONE:
             call.reply(with_leaders(call, response) if self._failed else response)

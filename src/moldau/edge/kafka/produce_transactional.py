@@ -4,46 +4,54 @@ Some partitions are appended only after a request to the coordinator. The respon
 last partition is acknowledged.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from moldau.api.types import ACKS_ALL, AppendOutcome, TransactionalWrite
 from moldau.edge.kafka.handler import Call
+from moldau.edge.kafka.large_requests import Steps
 from moldau.edge.kafka.pending_produce import PendingProduce, response_topic, topic_name
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.wire.messages.produce import ProduceRequest, ProduceResponse, ProduceResponsePartition
+from moldau.wire.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+)
 
 
-def handle_transactional(call: Call, request: ProduceRequest, transactional_id: str) -> None:
+def handle_transactional(
+    call: Call, request: ProduceRequest, transactional_id: str
+) -> Steps[Callable[[], None]]:
+    """Appends one partition per step; the result is to be called after the last."""
     response = ProduceResponse(topics=[])
-    waiting: list[ProduceResponsePartition] = []
-    writes: list[TransactionalWrite | RefusedError] = []
+    pending = PendingProduce(call, request.acks, response)
+    asked: list[tuple[int, str | None, ProducePartition]] = []
     for topic in request.topics:
         name = topic_name(call, topic)
-        answers: list[ProduceResponsePartition] = []
+        answers = [
+            ProduceResponsePartition(index=each.index, base_offset=-1) for each in topic.partitions
+        ]
         response.topics.append(response_topic(topic, answers))
-        for each in topic.partitions:
-            answers.append(ProduceResponsePartition(index=each.index, base_offset=-1))
-            if name is None:
-                writes.append(RefusedError(ErrorCode.UNKNOWN_TOPIC_ID))
-            elif not isinstance(each.records, memoryview):
-                writes.append(RefusedError(ErrorCode.INVALID_RECORD, "no record batch"))
-            else:
-                writes.append(
-                    TransactionalWrite(
-                        transactional_id, name, each.index, each.records, request.acks, call.version
-                    )
-                )
-        waiting += answers
-    pending = PendingProduce(call, request.acks, response, waiting)
-    if not writes:
-        pending.reply()
-    for number, write in enumerate(writes):
+        asked += [
+            (pending.add(answer), name, each)
+            for answer, each in zip(answers, topic.partitions, strict=True)
+        ]
+    for number, name, each in asked:
+        yield
         on_done = partial(_appended, pending, request.acks, number)
-        if isinstance(write, RefusedError):
-            on_done(write)
+        if name is None:
+            on_done(RefusedError(ErrorCode.UNKNOWN_TOPIC_ID))
+        elif not isinstance(each.records, memoryview):
+            on_done(RefusedError(ErrorCode.INVALID_RECORD, "no record batch"))
         else:
-            call.session.transactional_produce.append(write, on_done)
-    pending.start(request.timeout_ms)
+            call.session.transactional_produce.append(
+                TransactionalWrite(
+                    transactional_id, name, each.index, each.records, request.acks, call.version
+                ),
+                on_done,
+            )
+    return partial(pending.start, request.timeout_ms)
 
 
 def _appended(pending: PendingProduce, acks: int, number: int, outcome: AppendOutcome) -> None:

@@ -11,10 +11,13 @@ for their waiting.
 import asyncio
 from collections import deque
 from contextvars import ContextVar
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from moldau.model.clock import Clock
-from moldau.net.connection import Connection
+from moldau.net.connection import Connection, DeferredReply
+
+_ORPHANS_MAX: Final = 16
 
 
 class LargeRequests:
@@ -25,6 +28,8 @@ class LargeRequests:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By address, the next one first."""
         self.gate: Final = asyncio.Lock()
+        self.orphans = 0
+        """Requests that go on without their clients."""
 
     async def acquire(self, host: str) -> None:
         if not self._is_busy:
@@ -57,7 +62,7 @@ class LargeRequests:
 class Turns:
     """The turns of one request, from the second on."""
 
-    __slots__ = ("_connection", "_goes_on", "_host", "_large", "clock", "is_large")
+    __slots__ = ("_connection", "_goes_on", "_host", "_is_orphan", "_large", "clock", "is_large")
 
     def __init__(
         self, large: LargeRequests, connection: Connection, host: str, clock: Clock
@@ -70,6 +75,7 @@ class Turns:
         """Decides when a turn ends."""
         self.is_large = False
         """Whether it needed more than one turn."""
+        self._is_orphan = False
 
     async def next(self) -> None:
         """Waits for the next turn; no other request has one before `end`. Who calls it waits for
@@ -86,6 +92,19 @@ class Turns:
             self._goes_on = False
             self._large.release()
 
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """The client is gone, and the task goes on without it; unless many do."""
+        large = self._large
+        if large.orphans >= _ORPHANS_MAX:
+            task.cancel()
+            return
+        large.orphans += 1
+        self._is_orphan = True
+        task.add_done_callback(self._bury)
+
+    def _bury(self, _: asyncio.Task[Any]) -> None:
+        self._large.orphans -= 1
+
     async def pass_gate(self) -> None:
         """Serves others; of the requests that do this, one goes on per turn of the event loop."""
         self.is_large = True
@@ -94,10 +113,29 @@ class Turns:
         self._stop_if_abandoned()
 
     def _stop_if_abandoned(self) -> None:
-        if self._connection.is_closed:
+        if self._connection.is_closed and not self._is_orphan:
             # Nobody waits for the response.
             raise asyncio.CancelledError
 
 
 TURNS: Final[ContextVar[Turns]] = ContextVar("TURNS")
 """Of the request that the current task handles."""
+
+
+def on_leave(connection: Connection, later: DeferredReply, *, goes_on: bool) -> None:
+    """What the current task does when its client leaves: it stops, or `goes_on` without it.
+
+    A task that waits for its turn keeps its request in memory, for which nobody pays any more.
+    """
+    task, turns = asyncio.current_task(), TURNS.get()
+    if task is None:
+        return
+    leave = partial(turns.adopt if goes_on else _cancel, task)
+    if connection.is_closed:
+        leave()
+    else:
+        later.on_abandoned = leave
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()

@@ -1,4 +1,4 @@
-"""Fetch from a broker that does not lead: the client is told who does."""
+"""Fetch: a partition is answered once, and by a broker that does not lead with who does."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from handler_calls import FakeCluster, ask, brokers, facade, image, service, topic
 
-from moldau.data.fetch import PartitionFetchResult
+from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.edge.kafka.handlers import fetch
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.fetch import (
@@ -77,3 +77,51 @@ def test_no_leader_is_made_up() -> None:
     response = answer(18, {})
     assert [leader_of(each) for each in response.topics[0].partitions] == [None] * 4
     assert response.node_endpoints == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_partition_that_is_repeated_is_read_and_answered_once(version: int) -> None:
+    """As the last of them says: Kafka keeps them by name, too."""
+    read: list[PartitionFetch] = []
+
+    def note(
+        wanted: Sequence[PartitionFetch],
+        *,
+        on_ready: Callable[[list[PartitionFetchResult]], None],
+        **_: int,
+    ) -> None:
+        read.extend(wanted)
+        on_ready([PartitionFetchResult(ErrorCode.NONE, 10, 0, b"", 0) for _ in wanted])
+
+    others = topic("other", (1,))
+    cluster = FakeCluster(image(brokers(1), TOPIC, others))
+    topics = [
+        FetchTopic(
+            topic=each.name,
+            topic_id=each.topic_id,
+            partitions=[
+                FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1)
+                for index, offset in wanted
+            ],
+        )
+        for each, wanted in (
+            (TOPIC, [(2, 20), (0, 1), (0, 2)]),
+            (others, [(0, 3)]),
+            (TOPIC, [(0, 4), (1, 5)]),
+        )
+    ]
+    response = ask(
+        fetch.API,
+        facade(cluster, fetch=service(fetch=note)),
+        FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics),
+        FetchResponse,
+        version,
+    )
+    assert [(each.topic, each.partition, each.offset) for each in read] == [
+        ("t", 2, 20),
+        ("t", 0, 4),
+        ("t", 1, 5),
+        ("other", 0, 3),
+    ]
+    answered = [[each.partition_index for each in found.partitions] for found in response.topics]
+    assert answered == [[2, 0, 1], [0]]

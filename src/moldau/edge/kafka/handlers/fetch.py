@@ -10,10 +10,12 @@ from moldau.wire.messages.fetch import (
     FetchAbortedTransaction,
     FetchLeader,
     FetchNode,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
     FetchResponseTopic,
+    FetchTopic,
 )
 from moldau.wire.registry import ApiKey
 
@@ -39,9 +41,10 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
             return FetchResponse(topics=[])
         bytes_max = call.throttle.fetch_bytes(bytes_max)
     by_id = call.version >= _TOPIC_IDS_FROM
+    topics = _merged(request.topics)
     reads_committed = request.isolation_level == _READ_COMMITTED
     wanted: list[PartitionFetch] = []
-    for topic in request.topics:
+    for topic in topics:
         name = call.topic_name(topic.topic_id) if by_id else topic.topic
         for partition in topic.partitions:
             wanted.append(
@@ -54,7 +57,7 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
                     reads_committed,
                 )
             )
-    operation = _Operation(call, request, wanted)
+    operation = _Operation(call, topics, wanted)
     parked = call.session.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
@@ -70,14 +73,34 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
     return None
 
 
+def _merged(topics: list[FetchTopic]) -> list[FetchTopic]:
+    """Each partition once: of one that is repeated the last counts, as in Kafka."""
+    # The usual case, without new objects.
+    for topic in topics:
+        if len({each.partition for each in topic.partitions}) < len(topic.partitions):
+            break
+    else:
+        if len({(each.topic, each.topic_id) for each in topics}) == len(topics):
+            return topics
+    found: dict[tuple[str, bytes], dict[int, FetchPartition]] = {}
+    for topic in topics:
+        partitions = found.setdefault((topic.topic, topic.topic_id), {})
+        for partition in topic.partitions:
+            partitions[partition.partition] = partition
+    return [
+        FetchTopic(topic=name, topic_id=topic_id, partitions=list(partitions.values()))
+        for (name, topic_id), partitions in found.items()
+    ]
+
+
 class _Operation:
     """A fetch between its request and its response."""
 
-    __slots__ = ("_call", "_request", "_wanted")
+    __slots__ = ("_call", "_topics", "_wanted")
 
-    def __init__(self, call: Call, request: FetchRequest, wanted: list[PartitionFetch]) -> None:
+    def __init__(self, call: Call, topics: list[FetchTopic], wanted: list[PartitionFetch]) -> None:
         self._call = call
-        self._request = request
+        self._topics = topics
         self._wanted = wanted
 
     def answer(self, results: list[PartitionFetchResult]) -> None:
@@ -87,7 +110,7 @@ class _Operation:
         position = 0
         nodes: dict[int, FetchNode] = {}
         topics: list[FetchResponseTopic] = []
-        for topic in self._request.topics:
+        for topic in self._topics:
             partitions: list[FetchResponsePartition] = []
             for partition in topic.partitions:
                 result = results[position]

@@ -1,10 +1,12 @@
 """Produce (0): appends record batches to partitions."""
 
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any, Final
 
-from moldau.api.types import ACKS_ALL, ACKS_NONE, Proposal
+from moldau.api.types import ACKS_ALL, ACKS_NONE
 from moldau.edge.kafka.handler import Api, Call
-from moldau.edge.kafka.large_requests import NAMES_MAX
+from moldau.edge.kafka.large_requests import NAMES_MAX, Steps, begin, finish
 from moldau.edge.kafka.pending_produce import (
     TOPIC_IDS_FROM,
     PendingProduce,
@@ -15,17 +17,25 @@ from moldau.edge.kafka.pending_produce import (
 )
 from moldau.edge.kafka.produce_reply import single_reply
 from moldau.edge.kafka.produce_transactional import handle_transactional
+from moldau.edge.kafka.turn_order import on_leave
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.net.connection import NONE_OVERLAP
 from moldau.wire.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
-    ProduceResponseTopic,
     ProduceTopic,
 )
 
+_LEFT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of a request that goes on without its client: more than producers send by default."""
+_End = Callable[[], ProduceResponse | None]
+"""To be called after the last partition is appended."""
 
-def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
+
+def handle(
+    call: Call, request: ProduceRequest
+) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
     acks = request.acks
     if not -1 <= acks <= 1:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -38,12 +48,35 @@ def handle(call: Call, request: ProduceRequest) -> ProduceResponse | None:
             return _handle_single(call, acks, topic, request.timeout_ms)
     named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
     if named > NAMES_MAX:
-        # They are appended in one turn.
         return _refuse_all(call, request, ErrorCode.INVALID_REQUEST)
     if transactional_id is not None:
-        handle_transactional(call, request, transactional_id)
-        return None
-    return _handle_many(call, acks, request)
+        return _in_turns(call, request, handle_transactional(call, request, transactional_id))
+    return _in_turns(call, request, _handle_many(call, acks, request))
+
+
+def _in_turns(
+    call: Call, request: ProduceRequest, steps: Steps[_End]
+) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
+    """Most requests are appended in their first turn; others as a task."""
+    end = begin(steps, call.session.clock)
+    if end is not None:
+        return end()
+    # The next one waits, or it would be appended before the rest of this one.
+    call.connection.overlaps = NONE_OVERLAP
+    kept = 0
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if isinstance(partition.records, memoryview):
+                # Copied, because the receive buffer is reused.
+                partition.records = memoryview(bytearray(partition.records))
+                kept += len(partition.records)
+    # With acks=0 clients do not wait.
+    return _go_on(call, steps, may_leave=request.acks == ACKS_NONE and kept <= _LEFT_BYTES_MAX)
+
+
+async def _go_on(call: Call, steps: Steps[_End], *, may_leave: bool) -> ProduceResponse | None:
+    on_leave(call.connection, call.reply_later or call.defer(), goes_on=may_leave)
+    return (await finish(steps, are_long=True))()
 
 
 def _handle_single(
@@ -100,16 +133,17 @@ def _response_of(
     return with_leaders(call, ProduceResponse(topics=[response_topic(topic, [refused])]))
 
 
-def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceResponse | None:
+def _handle_many(call: Call, acks: int, request: ProduceRequest) -> Steps[_End]:
     append = call.session.produce.append
-    topics: list[ProduceResponseTopic] = []
-    waiting: list[tuple[Proposal, ProduceResponsePartition]] = []
+    response = ProduceResponse(topics=[])
+    pending: PendingProduce | None = None
     failed = False
     for topic in request.topics:
         name = topic_name(call, topic)
         answers: list[ProduceResponsePartition] = []
-        topics.append(response_topic(topic, answers))
+        response.topics.append(response_topic(topic, answers))
         for partition in topic.partitions:
+            yield
             try:
                 if name is None:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -129,20 +163,30 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> ProduceRespo
             )
             answers.append(answer)
             if acks == ACKS_ALL and not proposal.is_acknowledged():
-                waiting.append((proposal, answer))
-    if acks == ACKS_NONE:
+                if pending is None:
+                    pending = PendingProduce(call, acks, response)
+                # In the same turn: in the next one this broker may not lead any more.
+                proposal.when_acknowledged(partial(pending.settle, pending.add(answer)))
+    return partial(_end_many, call, request, response, pending, failed)
+
+
+def _end_many(
+    call: Call,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    pending: PendingProduce | None,
+    failed: bool,
+) -> ProduceResponse | None:
+    """Replies, now or when all partitions are acknowledged."""
+    if request.acks == ACKS_NONE:
         if failed:
             close_failed(call)
         else:
             call.no_reply()
         return None
-    response = ProduceResponse(topics=topics)
-    if not waiting:
+    if pending is None:
         return with_leaders(call, response) if failed else response
-    pending = PendingProduce(call, acks, response, [answer for _, answer in waiting], failed)
-    for number, (proposal, _) in enumerate(waiting):
-        proposal.when_acknowledged(partial(pending.settle, number))
-    pending.start(request.timeout_ms)
+    pending.start(request.timeout_ms, failed=failed)
     return None
 
 
