@@ -63,6 +63,7 @@ from moldau.groups.transactional_offsets import TransactionalOffsets
 from moldau.model.coordinator_events import Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
+from moldau.model.queue_limits import CLIENT_ID_BYTES_MAX
 
 BUILT_IN_ASSIGNORS: Final[tuple[Assignor, ...]] = (UniformAssignor(), RangeAssignor())
 """The first one is the default."""
@@ -72,7 +73,8 @@ _EXPIRY_PAUSE_SECONDS = 0.02
 
 
 class GroupCoordinator:
-    """All groups of one partition. `new_member_id` makes a unique id from a client id."""
+    """All groups of one partition. `new_member_id` makes a unique id from the beginning of a client
+    id."""
 
     def __init__(
         self,
@@ -82,6 +84,9 @@ class GroupCoordinator:
         topics: TopicSource,
         assignors: Sequence[Assignor] = BUILT_IN_ASSIGNORS,
     ) -> None:
+        def make_member_id(client_id: str) -> str:
+            return new_member_id(client_id.encode()[:CLIENT_ID_BYTES_MAX].decode(errors="ignore"))
+
         self._runtime = Runtime(config, wall_ms)
         self._rebalance = Rebalance(self._runtime)
         self._sync_handler = SyncHandler(self._runtime, self._rebalance)
@@ -89,14 +94,14 @@ class GroupCoordinator:
             self._runtime,
             Subscriptions(topics),
             {assignor.name: assignor for assignor in assignors},
-            new_member_id,
+            make_member_id,
             self._rebalance,
         )
         self._context = context
         self._consumers = ConsumerGroups(context)
         self._classic_members = ClassicMembers(context)
         self._join_handler = JoinHandler(
-            self._runtime, self._rebalance, self._classic_members, new_member_id
+            self._runtime, self._rebalance, self._classic_members, make_member_id
         )
         self._offsets = GroupOffsets(
             self._runtime, self._rebalance, self._consumers.subscribed_topics

@@ -54,7 +54,7 @@ class JoinHandler:
             self.reject(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif group.consumer is not None or group.draft is not None:
             self._join_consumers(now, group, event)
-        elif not self._has_room(group, event.member_id):
+        elif not self._has_room(group, event):
             member = group.members.get(event.member_id)
             if member is not None:
                 self.rebalance.remove_member(now, group, member)
@@ -73,7 +73,12 @@ class JoinHandler:
     def _join_consumers(self, now: float, group: Group, event: Join) -> None:
         is_new = event.member_id == NO_MEMBER_ID and event.instance_id is None
         if is_new and event.member_id_required:
-            self._give_member_id(now, group, event)
+            consumers = group.draft or group.consumer
+            taken = len(group.pending) + (len(consumers.members) if consumers is not None else 0)
+            if taken >= self.runtime.config.consumer_group_size_max:
+                self.reject(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            else:
+                self._give_member_id(now, group, event)
         else:
             self._classic_members.join(now, group, event, self._join_empty)
 
@@ -84,12 +89,15 @@ class JoinHandler:
         else:
             group.waiting.appendleft(JoinEmptyConsumerGroup(self, group, event))
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
+    def _has_room(self, group: Group, event: Join) -> bool:
         most = self.runtime.config.group_size_max
-        member = group.members.get(member_id)
+        member = group.members.get(event.member_id)
+        if event.member_id == NO_MEMBER_ID:
+            # Ids that were given out have a place.
+            most -= len(group.pending)
         match group.state:
             case GroupState.EMPTY | GroupState.DEAD:
-                return True
+                return most > 0
             case GroupState.PREPARING_REBALANCE:
                 # Members that have not rejoined may be dead: the first to join get the places.
                 if member is not None and member.join_request is not None:
@@ -101,11 +109,10 @@ class JoinHandler:
 
     def _give_member_id(self, now: float, group: Group, event: Join) -> None:
         """If the client dies now, only an id expires; no member holds up a rebalance."""
+        timeout_ms = min(event.session_timeout_ms, self.runtime.config.pending_timeout_ms_max)
         member_id = self.make_member_id(group, event)
         group.pending[member_id] = None
-        self.runtime.timers.set(
-            pending_key(group, member_id), now + event.session_timeout_ms / 1000
-        )
+        self.runtime.timers.set(pending_key(group, member_id), now + timeout_ms / 1000)
         self.runtime.reply(
             event.request_id, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         )

@@ -359,9 +359,15 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     session_timeout_ms_max: Annotated[
         int, Setting("Longest session timeout that a member may request.", Unit.MILLISECONDS, min=1)
     ] = 30 * MINUTE_MS
-    size_max: Annotated[int, Setting("Maximum members of a group.", min=1, max=2**31 - 1)] = (
-        2**31 - 1
-    )
+    size_max: Annotated[
+        int,
+        Setting(
+            "Maximum members of a group, with member ids that are given out and not used yet. The "
+            "record of 1 MiB in which Kafka stores a group has no room for more, either.",
+            min=1,
+            max=2**31 - 1,
+        ),
+    ] = 5_000
     consumer_heartbeat_interval_ms: Annotated[
         int,
         Setting(
