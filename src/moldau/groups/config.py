@@ -14,6 +14,11 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
     group_size_max: int = 5_000
+    member_bytes_max: int = 1 << 20
+    """What one member may send: its names and subscriptions, or its assignment."""
+    group_bytes_max: int = 16 << 20
+    groups_bytes_max: int = 256 << 20
+    """All groups of a broker; see `weights` for what is counted."""
     pending_timeout_ms_max: int = 60_000
     """A member id that was given out is forgotten if it is not used within this time."""
     offset_metadata_bytes_max: int = 4_096
@@ -35,6 +40,9 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
             ("session_timeout_ms_min", self.session_timeout_ms_min, 1),
             ("session_timeout_ms_max", self.session_timeout_ms_max, self.session_timeout_ms_min),
             ("group_size_max", self.group_size_max, 1),
+            ("member_bytes_max", self.member_bytes_max, 1),
+            ("group_bytes_max", self.group_bytes_max, 1),
+            ("groups_bytes_max", self.groups_bytes_max, 1),
             ("pending_timeout_ms_max", self.pending_timeout_ms_max, 1),
             ("offset_metadata_bytes_max", self.offset_metadata_bytes_max, 0),
             ("offsets_retention_ms", self.offsets_retention_ms, 1),
