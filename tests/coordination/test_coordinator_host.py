@@ -8,6 +8,7 @@ from group_world import OffsetsReplica, World, group_of, turns
 
 from moldau.coordination import coordinator_host as coordinators_module
 from moldau.coordination.coordinator_host import LOAD_RECORDS_PER_TURN
+from moldau.coordination.coordinator_service import java_hash
 from moldau.groups.events import NO_MEMBER_ID
 from moldau.groups.results import JoinResult
 from moldau.model.errors import DiskFullError, ErrorCode, RefusedError
@@ -502,6 +503,22 @@ async def test_a_write_that_is_refused_is_reported_and_the_coordinator_continues
     assert await world.commit(G, 3) is ErrorCode.NONE
     assert world.committed(G) == {"t": 3}
     assert (await world.heartbeat(group_of(0, number=1), waiting)).error is ErrorCode.NONE
+
+
+async def test_a_log_line_has_the_beginning_of_a_long_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients choose the names of groups."""
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    replica.refusal = DiskFullError("no room")
+    names = ("g" * 20_000 + str(number) for number in range(10))
+    name = next(name for name in names if java_hash(name) % 2 == 0)
+    assert await world.commit(name, 1) is ErrorCode.NOT_COORDINATOR
+    (line,) = (one for one in caplog.messages if "storing group" in one)
+    assert "no room" in line
+    assert len(line) < 500
 
 
 # ---- stop

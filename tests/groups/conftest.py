@@ -75,14 +75,18 @@ class World:
     subscription = staticmethod(subscription)
     tp = staticmethod(tp)
 
-    def __init__(self, log=None, now=0.0, ids=None, topics=None, **config) -> None:
+    def __init__(self, log=None, now=0.0, ids=None, topics=None, memory=None, **config) -> None:
         self.topics = topics or Topics()
         self.now = now
         self.log = [] if log is None else log
         self.ids = count(1) if ids is None else ids
         self.config = GroupConfig(**{"initial_rebalance_delay_ms": 0, **config})
         self.coordinator = GroupCoordinator(
-            self.config, lambda client: f"{client}-{next(self.ids)}", self.wall_ms, self.topics
+            self.config,
+            lambda client: f"{client}-{next(self.ids)}",
+            self.wall_ms,
+            self.topics,
+            memory=memory,
         )
         self.requests = count(1)
         self.replies: dict[int, Any] = {}

@@ -144,11 +144,15 @@ def durable(world) -> dict[str, object]:
     delay_ms=st.sampled_from([0, 3000]),
     size_max=st.sampled_from([2, 100]),
     bytes_max=st.sampled_from([1, 10**6]),
+    memory_max=st.sampled_from([8_000, 10**6]),
 )
-def test_any_events_keep_the_coordinator_sound(make_world, steps, delay_ms, size_max, bytes_max):
+def test_any_events_keep_the_coordinator_sound(
+    make_world, steps, delay_ms, size_max, bytes_max, memory_max
+):
     world = make_world(
         initial_rebalance_delay_ms=delay_ms,
         group_size_max=size_max,
+        groups_bytes_max=memory_max,
         persist_bytes_max=bytes_max,
         offsets_retention_ms=600_000,
     )

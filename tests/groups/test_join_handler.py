@@ -1,3 +1,5 @@
+import pytest
+
 from moldau.model.errors import ErrorCode
 
 
@@ -230,3 +232,43 @@ def test_a_new_member_whose_client_is_disconnected_does_not_wait_forever(make_wo
         world.advance(5)
         world.heartbeat(leader, 1)
     assert world.reply(ghost).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_id_has_the_beginning_of_the_name_of_the_client(world):
+    given = world.join(member_id_required=True, client_id="x" * 30_000).member_id
+    assert given == "x" * 80 + "-1"
+    assert len(world.beat("", 0, group="next", client_id="ü" * 10_000).member_id) == 42
+
+
+def test_an_id_that_nobody_uses_is_forgotten_soon(world):
+    given = world.join(member_id_required=True, session_timeout_ms=1_800_000).member_id
+    world.advance(59)
+    assert world.state() == "Empty"
+    world.advance(1)
+    assert world.join(given).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("state", ["Empty", "Stable", "PreparingRebalance", "consumers"])
+def test_ids_have_places_in_the_group(make_world, state):
+    world = make_world(group_size_max=5, consumer_group_size_max=5)
+    taken = 1
+    match state:
+        case "Empty":
+            taken = 0
+        case "Stable":
+            world.stable()
+        case "PreparingRebalance":
+            (leader,) = world.stable()
+            world.send_join()
+            assert world.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+        case "consumers":
+            world.beat("a", 0)
+    given = [world.join(member_id_required=True) for _ in range(8)]
+    ids = [one.member_id for one in given if one.error is ErrorCode.MEMBER_ID_REQUIRED]
+    assert [one.error for one in given[5 - taken :]] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * (
+        3 + taken
+    )
+    assert len(ids) == 5 - taken
+    # Who was given one gets in.
+    joined = world.join(ids[-1])
+    assert joined is None or joined.error is ErrorCode.NONE

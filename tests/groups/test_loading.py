@@ -132,6 +132,8 @@ def test_closing_answers_everything_that_waits(world):
         {"initial_rebalance_delay_ms": -1},
         {"session_timeout_ms_min": 10, "session_timeout_ms_max": 9},
         {"group_size_max": 0},
+        {"member_bytes_max": 0},
+        {"groups_bytes_max": 0},
         {"offset_metadata_bytes_max": 40_000},
     ],
 )

@@ -8,6 +8,7 @@ from moldau.groups.config import GroupConfig
 from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord
 from moldau.groups.results import CommittedOffset
 from moldau.groups.runtime import Runtime
+from moldau.groups.weights import GroupMemory
 from moldau.groups.write import Write
 from moldau.model.coordinator_events import Persist
 from moldau.model.errors import ErrorCode
@@ -50,7 +51,7 @@ class Note(Write):
 
 
 def runtime() -> Runtime:
-    return Runtime(GroupConfig(), lambda: TimestampMs(0))
+    return Runtime(GroupConfig(), lambda: TimestampMs(0), GroupMemory())
 
 
 @pytest.mark.parametrize(

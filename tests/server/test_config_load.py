@@ -154,6 +154,8 @@ def test_the_option_of_a_flag_is_named_as_it_was_typed():
     [
         ({"topic.min_insync_replicas": 4}, "topic.min_insync_replicas"),
         ({"group.session_timeout_ms_min": "1h"}, "group.session_timeout_ms_min"),
+        ({"group.member_bytes_max": "17MiB"}, "group.member_bytes_max"),
+        ({"group.memory_bytes_max": "1MiB"}, "group.memory_bytes_max"),
         ({"kafka.connections_max": 10}, "kafka.connections_max"),
         ({"topic.message_bytes_max": "1GiB"}, "topic.message_bytes_max"),
         ({"kafka.inflight_bytes_max": "1MiB"}, "kafka.inflight_bytes_max"),

@@ -14,8 +14,15 @@ from sasl_clients import ClientTls, Credentials, librdkafka_settings
 from secured_broker import admin_of, create_topic, put_users
 from tls_world import TlsWorld
 
+from moldau.client.wire.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max, wait_until
+from moldau.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
 
 pytestmark = pytest.mark.system
 
@@ -131,3 +138,38 @@ def test_one_client_cannot_hurt_the_others(
     assert client.errors == []
     client.consumer.close()
     assert target.broker.pid == pid
+
+
+def test_members_cannot_take_more_memory_than_there_is_for_them() -> None:
+    """They stay for half an hour, and their clients have gone."""
+    settings = {
+        "GROUP__SIZE_MAX": "20",
+        "GROUP__MEMBER_BYTES_MAX": "64KiB",
+        "GROUP__BYTES_MAX": "100KiB",
+        "GROUP__MEMORY_BYTES_MAX": "256KiB",
+    }
+    with Broker(settings=settings) as broker:
+
+        def join(group: str, size: int, instance: str | None = None) -> int:
+            """Returns the error; a member that joined waits for others, and nobody for it."""
+            request = JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=1_800_000,
+                rebalance_timeout_ms=1_800_000,
+                member_id="",
+                group_instance_id=instance,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(size))],
+            )
+            with KafkaConnection(broker.host, broker.port, client_id="c" * 10_000) as client:
+                response = client.send(request, 5)
+            assert isinstance(response, JoinGroupResponse)
+            return response.error_code
+
+        given = ErrorCode.MEMBER_ID_REQUIRED
+        wait_until(lambda: join("ids", 0) == given, "the coordinator")
+        errors = [join("ids", 0) for _ in range(25)]
+        assert errors[-5:] == [ErrorCode.GROUP_MAX_SIZE_REACHED] * 5
+        assert join("large", 65_536, "i") == ErrorCode.MESSAGE_TOO_LARGE
+        assert join("static", 50_000, "a") == ErrorCode.NONE
+        assert join("static", 50_000, "b") == ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -296,7 +296,7 @@ class CoordinatorHost(Generic[S, E, R]):
             # Not from within the coordinator's own call: as a separate event.
             self._loop.call_soon(self._append_failed, token, error.code)
         except StorageError as error:
-            log.error("%s: storing %s failed: %s", self.replica.partition, effect.what, error)
+            log.error("%s: storing %s failed: %s", self.replica.partition, effect.what[:300], error)
             self._loop.call_soon(self._append_failed, token, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             proposal.when_committed(settled)

@@ -60,9 +60,11 @@ from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import SyncHandler
 from moldau.groups.timers import TimerKey, TimerKind
 from moldau.groups.transactional_offsets import TransactionalOffsets
+from moldau.groups.weights import GroupMemory
 from moldau.model.coordinator_events import Persisted, PersistFailed, Reply, Tick
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
+from moldau.model.queue_limits import CLIENT_ID_BYTES_MAX
 
 BUILT_IN_ASSIGNORS: Final[tuple[Assignor, ...]] = (UniformAssignor(), RangeAssignor())
 """The first one is the default."""
@@ -72,7 +74,8 @@ _EXPIRY_PAUSE_SECONDS = 0.02
 
 
 class GroupCoordinator:
-    """All groups of one partition. `new_member_id` makes a unique id from a client id."""
+    """All groups of one partition. `new_member_id` makes a unique id from the beginning of a client
+    id; `memory` is shared with the other coordinators of the broker."""
 
     def __init__(
         self,
@@ -81,22 +84,26 @@ class GroupCoordinator:
         wall_ms: Callable[[], TimestampMs],
         topics: TopicSource,
         assignors: Sequence[Assignor] = BUILT_IN_ASSIGNORS,
+        memory: GroupMemory | None = None,
     ) -> None:
-        self._runtime = Runtime(config, wall_ms)
+        def make_member_id(client_id: str) -> str:
+            return new_member_id(client_id.encode()[:CLIENT_ID_BYTES_MAX].decode(errors="ignore"))
+
+        self._runtime = Runtime(config, wall_ms, memory or GroupMemory())
         self._rebalance = Rebalance(self._runtime)
         self._sync_handler = SyncHandler(self._runtime, self._rebalance)
         context = ConsumerContext(
             self._runtime,
             Subscriptions(topics),
             {assignor.name: assignor for assignor in assignors},
-            new_member_id,
+            make_member_id,
             self._rebalance,
         )
         self._context = context
         self._consumers = ConsumerGroups(context)
         self._classic_members = ClassicMembers(context)
         self._join_handler = JoinHandler(
-            self._runtime, self._rebalance, self._classic_members, new_member_id
+            self._runtime, self._rebalance, self._classic_members, make_member_id
         )
         self._offsets = GroupOffsets(
             self._runtime, self._rebalance, self._consumers.subscribed_topics
@@ -129,6 +136,7 @@ class GroupCoordinator:
             if group.stored is not None and group.stored.members and group.stored.leader is None:
                 self._rebalance.prepare(now, group)
             self._consumers.load(now, group)
+            self._runtime.count_by_name(group.group_id)
         self._schedule_expiry(now)
         self._unavailable = ErrorCode.NONE
         return self._runtime.take_effects()
@@ -140,6 +148,7 @@ class GroupCoordinator:
         for group in self._runtime.groups.values():
             for member in group.members.values():
                 self._rebalance.reject_waiting(member, error)
+            self._runtime.count(group, 0)
         return [effect for effect in self._runtime.take_effects() if isinstance(effect, Reply)]
 
     @property
@@ -194,6 +203,7 @@ class GroupCoordinator:
                 self._offsets.delete(now, event)
             case _:
                 assert_never(event)
+        self._runtime.count_by_name(event.group_id)
         return self._runtime.take_effects()
 
     def _handle_classic_member(self, now: float, event: Sync | Heartbeat | Leave) -> None:
@@ -235,6 +245,7 @@ class GroupCoordinator:
             group = self._runtime.groups.get(key.group_id)
             if group is not None:
                 self._run_timer(now, group, key)
+                self._runtime.count_by_name(key.group_id)
 
     def _run_timer(self, now: float, group: Group, key: TimerKey) -> None:
         match key.kind:

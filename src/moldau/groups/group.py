@@ -15,6 +15,7 @@ from moldau.groups.consumer.state import ConsumerState
 from moldau.groups.events import Join
 from moldau.groups.records import GroupRecord, GroupsRecord, OffsetRecord, StoredGroup, StoredMember
 from moldau.groups.results import CommittedOffset, GroupState, JoinedMember
+from moldau.groups.weights import PENDING_BYTES, group_weight, member_weight
 from moldau.groups.write import Write
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import ProducerId, TimestampMs, TopicPartition
@@ -45,6 +46,8 @@ class Member(Struct, kw_only=True, eq=False):
     sync_request: int | None = None
     sync_received: bool = False
     is_new: bool = False
+    weight: int = 0
+    """Without the assignment; set by its group."""
 
     @classmethod
     def of(cls, event: Join, member_id: str) -> "Member":
@@ -108,6 +111,10 @@ class Group(Struct, eq=False):
     writing: int | None = None
     """Token of the write in flight; at most one."""
     waiting: deque[Write] = field(default_factory=deque)
+    member_bytes: int = 0
+    """What the members weigh, with their assignments."""
+    counted_bytes: int = 0
+    """`weight`, as it is counted in the memory of all groups."""
 
     def apply(self, record: GroupsRecord) -> None:
         """Apply a committed record; nothing else changes durable state."""
@@ -213,6 +220,13 @@ class Group(Struct, eq=False):
         )
 
     @property
+    def weight(self) -> int:
+        consumer = self.draft or self.consumer
+        consumer_bytes = 0 if consumer is None else consumer.member_bytes
+        pending_bytes = len(self.pending) * PENDING_BYTES
+        return group_weight(self.group_id) + self.member_bytes + consumer_bytes + pending_bytes
+
+    @property
     def is_empty(self) -> bool:
         """No members of either protocol, and not being deleted."""
         return self.state is GroupState.EMPTY and not self.has_consumers
@@ -234,14 +248,29 @@ class Group(Struct, eq=False):
 
     def add(self, member: Member) -> None:
         self.members[member.member_id] = member
+        self.member_bytes += len(member.assignment)
+        member.weight = 0
+        self.weigh(member)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
         self.pending.pop(member.member_id, None)
 
+    def weigh(self, member: Member) -> None:
+        """What the member sent has changed."""
+        self.member_bytes -= member.weight
+        texts = (member.instance_id, member.client_id, member.client_host)
+        member.weight = member_weight(texts, member.protocols)
+        self.member_bytes += member.weight
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.member_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
     def remove(self, member: Member) -> None:
         del self.members[member.member_id]
+        self.member_bytes -= member.weight + len(member.assignment)
         if member.instance_id is not None and (
             self.static.get(member.instance_id) == member.member_id
         ):
@@ -252,6 +281,7 @@ class Group(Struct, eq=False):
     def clear(self) -> None:
         """Drop members and generation: the group is no longer a classic one."""
         self.members.clear()
+        self.member_bytes = 0
         self.static.clear()
         self.state = GroupState.EMPTY
         self.generation = 0

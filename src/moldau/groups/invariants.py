@@ -1,5 +1,10 @@
 """Invariants of the group coordinator; checked after every step of a simulation."""
 
+from itertools import starmap
+
+from msgspec.structs import replace
+
+from moldau.groups.consumer.state import consumer_weight
 from moldau.groups.group import Group
 from moldau.groups.rebalance import join_key, pending_key, session_key, sync_key
 from moldau.groups.results import GroupState
@@ -12,9 +17,12 @@ def check_invariants(runtime: Runtime) -> None:
     require(tokens >= set(runtime.tokens()), "every write in flight belongs to a group")
     require(len(tokens) == len(runtime.tokens()), "a group waits only for a write in flight")
     requests: list[int] = []
+    counted = sum(group.counted_bytes for group in runtime.groups.values())
+    require(counted <= runtime.memory.held_bytes, "what groups hold is counted")
     for group_id, group in runtime.groups.items():
         require(group.group_id == group_id, "a group is indexed by its id")
         _check_membership(group)
+        _check_weight(group)
         _check_state(group)
         _check_timers(runtime, group)
         _check_consumers(runtime, group)
@@ -38,6 +46,17 @@ def _check_membership(group: Group) -> None:
     if group.members:
         require(group.leader in group.members, "the leader is a member")
         require(bool(group.common_protocols()), "members have a protocol in common")
+
+
+def _check_weight(group: Group) -> None:
+    fresh = Group(group.group_id)
+    for member in group.members.values():
+        fresh.add(replace(member))
+    require(group.member_bytes == fresh.member_bytes, "members are weighed")
+    if group.consumer is not None:
+        weights = starmap(consumer_weight, group.consumer.members.items())
+        require(group.consumer.member_bytes == sum(weights), "consumers are weighed")
+    require(group.counted_bytes == group.weight, "the weight of a group is counted")
 
 
 def _check_state(group: Group) -> None:

@@ -11,6 +11,7 @@ from moldau.groups.rebalance import Rebalance, join_result, pending_key, session
 from moldau.groups.records import TEXT_BYTES_MAX, GroupRecord, GroupsRecord, StoredGroup
 from moldau.groups.results import GroupState, JoinResult
 from moldau.groups.runtime import Runtime
+from moldau.groups.weights import member_weight
 from moldau.groups.write import Write
 from moldau.model.coordinator_events import client_error
 from moldau.model.errors import ErrorCode
@@ -41,6 +42,8 @@ class JoinHandler:
             self.reject(event, ErrorCode.INVALID_SESSION_TIMEOUT)
         elif not _storable(event):
             self.reject(event, ErrorCode.INVALID_REQUEST)
+        elif _weight(event) > config.member_bytes_max:
+            self.reject(event, ErrorCode.MESSAGE_TOO_LARGE)
         elif group is None and not is_new:
             self.reject(event, ErrorCode.UNKNOWN_MEMBER_ID)
         else:
@@ -54,11 +57,13 @@ class JoinHandler:
             self.reject(event, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif group.consumer is not None or group.draft is not None:
             self._join_consumers(now, group, event)
-        elif not self._has_room(group, event.member_id):
+        elif not self._has_room(group, event):
             member = group.members.get(event.member_id)
             if member is not None:
                 self.rebalance.remove_member(now, group, member)
             self.reject(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        elif not self._has_room_for_bytes(group, event):
+            self.reject(event, ErrorCode.GROUP_MAX_SIZE_REACHED, member_id=event.member_id)
         elif not group.supports(event.protocol_type, event.protocols):
             self.reject(event, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif event.member_id != NO_MEMBER_ID:
@@ -73,7 +78,12 @@ class JoinHandler:
     def _join_consumers(self, now: float, group: Group, event: Join) -> None:
         is_new = event.member_id == NO_MEMBER_ID and event.instance_id is None
         if is_new and event.member_id_required:
-            self._give_member_id(now, group, event)
+            consumers = group.draft or group.consumer
+            taken = len(group.pending) + (len(consumers.members) if consumers is not None else 0)
+            if taken >= self.runtime.config.consumer_group_size_max:
+                self.reject(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            else:
+                self._give_member_id(now, group, event)
         else:
             self._classic_members.join(now, group, event, self._join_empty)
 
@@ -84,12 +94,15 @@ class JoinHandler:
         else:
             group.waiting.appendleft(JoinEmptyConsumerGroup(self, group, event))
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
+    def _has_room(self, group: Group, event: Join) -> bool:
         most = self.runtime.config.group_size_max
-        member = group.members.get(member_id)
+        member = group.members.get(event.member_id)
+        if event.member_id == NO_MEMBER_ID:
+            # Ids that were given out have a place.
+            most -= len(group.pending)
         match group.state:
             case GroupState.EMPTY | GroupState.DEAD:
-                return True
+                return most > 0
             case GroupState.PREPARING_REBALANCE:
                 # Members that have not rejoined may be dead: the first to join get the places.
                 if member is not None and member.join_request is not None:
@@ -99,13 +112,18 @@ class JoinHandler:
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 return member is not None or len(group.members) < most
 
+    def _has_room_for_bytes(self, group: Group, event: Join) -> bool:
+        holder = group.static.get(event.instance_id or "", event.member_id)
+        member = group.members.get(holder)
+        before = 0 if member is None else member.weight
+        return self.runtime.may_grow(group, _weight(event) - before)
+
     def _give_member_id(self, now: float, group: Group, event: Join) -> None:
         """If the client dies now, only an id expires; no member holds up a rebalance."""
+        timeout_ms = min(event.session_timeout_ms, self.runtime.config.pending_timeout_ms_max)
         member_id = self.make_member_id(group, event)
         group.pending[member_id] = None
-        self.runtime.timers.set(
-            pending_key(group, member_id), now + event.session_timeout_ms / 1000
-        )
+        self.runtime.timers.set(pending_key(group, member_id), now + timeout_ms / 1000)
         self.runtime.reply(
             event.request_id, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         )
@@ -131,7 +149,7 @@ class JoinHandler:
 
     def _rejoin(self, now: float, group: Group, member: Member, event: Join) -> None:
         """The member waits for the next generation, with its new subscription."""
-        self._update(member, event)
+        self._update(group, member, event)
         if member.join_request is not None:
             # The client sent a new request, so it no longer reads the response to the first.
             self.runtime.reply(
@@ -165,7 +183,7 @@ class JoinHandler:
         group.rename(member, member_id)
         # The rebalance bounds its wait; the session must not expire before that.
         member.is_new = False
-        self._update(member, event)
+        self._update(group, member, event)
         self.rebalance.renew_session(now, group, member)
 
     def _add(self, now: float, group: Group, event: Join, member_id: str) -> None:
@@ -174,12 +192,13 @@ class JoinHandler:
         member = Member.of(event, member_id)
         self.rebalance.add_member(now, group, member, event.request_id)
 
-    def _update(self, member: Member, event: Join) -> None:
+    def _update(self, group: Group, member: Member, event: Join) -> None:
         member.protocols = event.protocols
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
         member.session_timeout_ms = event.session_timeout_ms
         member.client_id = event.client_id
         member.client_host = event.client_host
+        group.weigh(member)
 
     def make_member_id(self, group: Group, event: Join) -> str:
         consumers = {} if group.consumer is None else group.consumer.members
@@ -286,6 +305,11 @@ class ReplaceStaticMember(Write):
         if group.leader == self._old_member_id:
             return replace(snapshot, leader=self._member_id)
         return snapshot
+
+
+def _weight(event: Join) -> int:
+    """What the member will weigh."""
+    return member_weight((event.instance_id, event.client_id, event.client_host), event.protocols)
 
 
 def _storable(event: Join) -> bool:

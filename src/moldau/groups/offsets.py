@@ -53,6 +53,9 @@ class GroupOffsets:
             # A member of an unknown group: of an older generation, or of another coordinator.
             self.reply_to_commit(event, ErrorCode.ILLEGAL_GENERATION)
             return
+        if not self.runtime.has_room_for(event.group_id):
+            self.reply_to_commit(event, ErrorCode.GROUP_MAX_SIZE_REACHED)
+            return
         group = self.runtime.group(event.group_id)
         error = self.commit_error(now, group, event)
         if error is ErrorCode.NONE or group.state is GroupState.DEAD:

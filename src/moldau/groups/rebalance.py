@@ -203,7 +203,7 @@ class Rebalance:
         """Reply to every waiting sync: with the assignment, or with the error."""
         for member in group.members.values():
             if error is not ErrorCode.NONE:
-                member.assignment = b""
+                group.assign(member, b"")
             if member.sync_request is not None:
                 request_id, member.sync_request = member.sync_request, None
                 self._runtime.reply(request_id, sync_result(group, member, error))

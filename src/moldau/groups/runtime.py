@@ -14,6 +14,7 @@ from moldau.groups.group import Group
 from moldau.groups.records import GroupsRecord, encode
 from moldau.groups.results import Effect, Result
 from moldau.groups.timers import TimerKey
+from moldau.groups.weights import GroupMemory, group_weight
 from moldau.groups.write import Write
 from moldau.model.coordinator_events import NO_PRODUCER, Persist, Reply
 from moldau.model.errors import ErrorCode
@@ -30,8 +31,11 @@ class _Batch(NamedTuple):
 class Runtime:
     """Groups, timers, effects and writes, shared by all parts of the coordinator."""
 
-    def __init__(self, config: GroupConfig, wall_ms: Callable[[], TimestampMs]) -> None:
+    def __init__(
+        self, config: GroupConfig, wall_ms: Callable[[], TimestampMs], memory: GroupMemory
+    ) -> None:
         self.config: Final = config
+        self.memory: Final = memory
         self.wall_ms: Final = wall_ms
         self.groups: Final[dict[str, Group]] = {}
         self.timers: Final = Timers[TimerKey]()
@@ -56,6 +60,35 @@ class Runtime:
     def forget_if_empty(self, group: Group) -> None:
         if group.has_no_state and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
+            self.count(group, 0)
+
+    # What clients can make it hold
+
+    def count(self, group: Group, weight: int) -> None:
+        """Call it with the weight of the group when that may have changed."""
+        self.memory.held_bytes += weight - group.counted_bytes
+        group.counted_bytes = weight
+
+    def count_by_name(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is not None:
+            self.count(group, group.weight)
+
+    def may_grow(self, group: Group, growth: int) -> bool:
+        """Whether it has room for so many bytes more; none, or fewer, are never too many."""
+        weight = group.weight + growth
+        others = self.memory.held_bytes - group.counted_bytes
+        return growth <= 0 or (
+            weight <= self.config.group_bytes_max
+            and others + weight <= self.config.groups_bytes_max
+        )
+
+    def has_room_for(self, group_id: str) -> bool:
+        """Whether the group exists, or may be created."""
+        wanted = self.memory.held_bytes + group_weight(group_id)
+        return group_id in self.groups or wanted <= self.config.groups_bytes_max
+
+    # Writes
 
     def submit(self, now: float, group: Group, write: Write) -> None:
         group.waiting.append(write)
@@ -80,6 +113,7 @@ class Runtime:
             # Only now: writes that they submit wait until all of them have taken effect.
             batch.group.writing = None
         self._write_next(now, batch.group)
+        self.count_by_name(batch.group.group_id)
 
     def persist_failed(self, now: float, token: int, error: ErrorCode) -> None:
         batch = self._batches.pop(token, None)
@@ -91,6 +125,7 @@ class Runtime:
         finally:
             batch.group.writing = None
         self._write_next(now, batch.group)
+        self.count_by_name(batch.group.group_id)
 
     def abandon_writes(self, now: float, error: ErrorCode) -> None:
         """Fail all writes, waiting or in flight; results that arrive later are ignored."""

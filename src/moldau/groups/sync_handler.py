@@ -19,6 +19,8 @@ class SyncHandler:
     def sync(self, now: float, event: Sync) -> None:
         group = self.runtime.groups.get(event.group_id)
         error = _sync_error(group, event)
+        if group is not None and error is ErrorCode.NONE:
+            error = self._size_error(group, event)
         if group is None or error is not ErrorCode.NONE:
             self.runtime.reply(event.request_id, SyncResult(error=error))
             return
@@ -37,6 +39,15 @@ class SyncHandler:
         self.rebalance.sync_received(group, member)
         if group.leader == member.member_id:
             self.runtime.submit(now, group, StoreGeneration(self, group, event))
+
+    def _size_error(self, group: Group, event: Sync) -> ErrorCode:
+        sizes = [len(data) for _, data in event.assignments]
+        if max(sizes, default=0) > self.runtime.config.member_bytes_max:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        before = sum(len(member.assignment) for member in group.members.values())
+        if not self.runtime.may_grow(group, sum(sizes) - before):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
 
     def heartbeat(self, now: float, event: Heartbeat) -> None:
         group = self.runtime.groups.get(event.group_id)
@@ -119,7 +130,7 @@ class StoreGeneration(Write):
             return
         group = self._group
         for member in group.members.values():
-            member.assignment = self._assignment(member)
+            group.assign(member, self._assignment(member))
         group.state = GroupState.STABLE
         self._handler.rebalance.finish_syncs(now, group, ErrorCode.NONE)
 

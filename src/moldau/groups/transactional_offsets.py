@@ -53,6 +53,8 @@ class TransactionalOffsets:
 
     def commit(self, now: float, event: CommitTransactionOffsets) -> None:
         error = self.commit_error(now, self.runtime.groups.get(event.group_id), event)
+        if error is ErrorCode.NONE and not self.runtime.has_room_for(event.group_id):
+            error = ErrorCode.GROUP_MAX_SIZE_REACHED
         if error is not ErrorCode.NONE:
             self.offsets.reply_to_commit(event, error)
             return

@@ -1,8 +1,10 @@
 """Deadlines by key, for sans-IO coordinators. Postponing one, as every heartbeat does, is O(1)."""
 
 import heapq
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+_DEAD_MAX: Final = 64
+"""So many dead entries do not matter, however few the others are."""
 K = TypeVar("K", bound=tuple[object, ...])
 
 
@@ -23,9 +25,11 @@ class Timers(Generic[K]):
         if queued is None or deadline < queued:
             self._heap_deadlines[key] = deadline
             heapq.heappush(self._heap, (deadline, key))
+            self._bound_dead()
 
     def cancel(self, key: K) -> None:
         self._deadlines.pop(key, None)
+        self._bound_dead()
 
     def deadline(self, key: K) -> float | None:
         return self._deadlines.get(key)
@@ -42,6 +46,13 @@ class Timers(Generic[K]):
         _, key = heapq.heappop(self._heap)
         del self._heap_deadlines[key], self._deadlines[key]
         return key
+
+    def _bound_dead(self) -> None:
+        """Dead entries are dropped when they would be due, or here, if most entries are dead."""
+        if len(self._heap) > 2 * len(self._deadlines) + _DEAD_MAX:
+            self._heap = [(deadline, key) for key, deadline in self._deadlines.items()]
+            heapq.heapify(self._heap)
+            self._heap_deadlines = dict(self._deadlines)
 
     def _drop_dead(self) -> None:
         """Make the head of the heap a valid deadline."""

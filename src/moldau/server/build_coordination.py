@@ -18,6 +18,7 @@ from moldau.data.partitions import Partitions
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import GroupCoordinator as GroupCore
+from moldau.groups.weights import GroupMemory
 from moldau.metadata.image import (
     CONSUMER_OFFSETS_TOPIC,
     QUEUE_STATE_TOPIC,
@@ -62,6 +63,7 @@ class CoordinationServices:
         group_topics = ImageTopics(lambda: topics.image)
         offered = load_assignors(config.group.consumer_assignors.split(","))
         assignors = [*offered, QueueAssignor()]
+        group_memory = GroupMemory()
         self.groups = GroupService(
             loop=loop,
             clock=clock,
@@ -71,6 +73,7 @@ class CoordinationServices:
                 assignors=assignors,
                 new_member_id=lambda client_id: f"{client_id}-{machine.new_uuid()}",
                 wall_ms=clock.wall_ms,
+                memory=group_memory,
             ),
             partitions=partitions,
             topics=topics,
@@ -169,6 +172,9 @@ def _group_config(config: ServerConfig) -> GroupConfig:
         session_timeout_ms_max=group.session_timeout_ms_max,
         offsets_retention_ms=group.offsets_retention_minutes * 60_000,
         group_size_max=group.size_max,
+        member_bytes_max=group.member_bytes_max,
+        group_bytes_max=group.bytes_max,
+        groups_bytes_max=group.memory_bytes_max,
         consumer_heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
         consumer_session_timeout_ms=group.consumer_session_timeout_ms,
         consumer_group_size_max=group.size_max,

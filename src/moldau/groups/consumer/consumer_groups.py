@@ -18,10 +18,13 @@ from moldau.groups.group import Group
 from moldau.groups.records import TEXT_BYTES_MAX
 from moldau.groups.results import DescribedConsumer, DescribedConsumerGroup, GroupState
 from moldau.groups.timers import TimerKey
+from moldau.groups.weights import member_weight
 from moldau.model.errors import ErrorCode, RefusedError
 
 _TOPICS_MAX: Final = 10_000
 """Topics that one member may subscribe to."""
+_ID_BYTES_MAX: Final = 1_024
+"""Of the id that a client makes for its member: usually 22 characters."""
 
 
 class ConsumerGroups:
@@ -75,7 +78,7 @@ class ConsumerGroups:
                 + ", ".join(name for name in self._context.assignors if name != QUEUE_ASSIGNOR)
                 + ".",
             )
-        _check_sizes(event)
+        _check_sizes(event, self._runtime.config.member_bytes_max)
         if event.pattern:
             try:
                 self._context.subscriptions.check(event.pattern)
@@ -150,7 +153,7 @@ def _described(state: ConsumerState, member_id: str) -> DescribedConsumer:
     )
 
 
-def _check_sizes(event: ConsumerHeartbeat) -> None:
+def _check_sizes(event: ConsumerHeartbeat, bytes_max: int) -> None:
     texts = (
         event.member_id,
         event.instance_id or "",
@@ -163,8 +166,14 @@ def _check_sizes(event: ConsumerHeartbeat) -> None:
     )
     if any(len(text.encode()) > TEXT_BYTES_MAX - 256 for text in texts):
         raise _invalid("A text is too long.")
+    if len(event.member_id.encode()) > _ID_BYTES_MAX:
+        raise _invalid(f"MemberId has more than {_ID_BYTES_MAX} bytes.")
     if len(event.topics or ()) > _TOPICS_MAX:
         raise _invalid(f"More than {_TOPICS_MAX} topics.")
+    if member_weight((), topics=texts) > bytes_max:
+        raise RefusedError(
+            ErrorCode.MESSAGE_TOO_LARGE, f"A member may send at most {bytes_max} bytes."
+        )
 
 
 def _invalid(message: str) -> RefusedError:

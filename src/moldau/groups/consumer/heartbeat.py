@@ -34,7 +34,7 @@ from moldau.groups.consumer.records import (
     TargetAssignmentRecord,
     TargetEpochRecord,
 )
-from moldau.groups.consumer.state import ConsumerState
+from moldau.groups.consumer.state import ConsumerState, consumer_weight
 from moldau.groups.consumer.writes import ConsumerWrite
 from moldau.groups.events import ConsumerHeartbeat
 from moldau.groups.group import Group
@@ -163,6 +163,7 @@ class HeartbeatWrite(ConsumerWrite):
         member_id, before, current, records = self._identify(state)
         self._member_id = member_id
         member = self._described(before)
+        self._check_room(member_id, member, before)
         _check_group_kind(member_id, member, state.members)
         # Now, not when it is stored: the expiry of its session may be the next write.
         self.context.renew_session(now, self.group, member_id, member)
@@ -206,6 +207,21 @@ class HeartbeatWrite(ConsumerWrite):
             )
         self._result = self._make_result(now, member, current, stepped)
         return records
+
+    def _check_room(
+        self, member_id: str, member: ConsumerMember, before: ConsumerMember | None
+    ) -> None:
+        """Raises RefusedError."""
+        if member == before:
+            return
+        growth = consumer_weight(member_id, member)
+        if before is not None:
+            growth -= consumer_weight(member_id, before)
+        if not self.context.runtime.may_grow(self.group, growth):
+            raise RefusedError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "The members of the group, or of all groups of the broker, take too much memory.",
+            )
 
     def _make_result(
         self,

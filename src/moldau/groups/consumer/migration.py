@@ -223,6 +223,7 @@ class DowngradeGroup(Write):
         group.restore()
         for member_id, member in group.members.items():
             member.protocols = self._protocols[member_id]
+            group.weigh(member)
             self._context.forget(group, member_id)
             rebalance.renew_session(now, group, member)
         rebalance.prepare(now, group)

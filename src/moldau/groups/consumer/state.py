@@ -24,6 +24,7 @@ from moldau.groups.consumer.records import (
     TargetEpochRecord,
 )
 from moldau.groups.results import ConsumerGroupState
+from moldau.groups.weights import member_weight
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicId
 
@@ -41,6 +42,8 @@ class ConsumerState(Struct, eq=False):
     _owners: dict[TopicId, dict[int, str]] = {}
     _static: dict[str, str] = {}
     """instance id -> member id"""
+    member_bytes: int = 0
+    """What the members weigh."""
     seen_topics: int = -1
     """Version of the topics at the last check for changes. Not stored."""
 
@@ -146,8 +149,11 @@ class ConsumerState(Struct, eq=False):
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self._static.get(instance_id) == member_id:
             del self._static[instance_id]
+        if before is not None:
+            self.member_bytes -= consumer_weight(member_id, before)
         if value is not None:
             self.members[member_id] = value
+            self.member_bytes += consumer_weight(member_id, value)
             if value.instance_id is not None:
                 self._static[value.instance_id] = member_id
 
@@ -165,6 +171,19 @@ class ConsumerState(Struct, eq=False):
             self.currents[member_id] = value
             for topic, index in _all_of(value):
                 self._owners.setdefault(topic, {})[index] = member_id
+
+
+def consumer_weight(member_id: str, member: ConsumerMember) -> int:
+    texts = (
+        member_id,
+        member.instance_id,
+        member.rack,
+        member.client_id,
+        member.client_host,
+        member.pattern,
+    )
+    protocols = () if member.classic is None else member.classic.protocols
+    return member_weight(texts, protocols, member.topics)
 
 
 def _all_of(current: CurrentAssignment) -> Iterator[tuple[TopicId, int]]:

@@ -302,6 +302,8 @@ def _check_together(
     at_most("topic.message_bytes_max", "kafka.request_bytes_max")
     at_most("topic.min_insync_replicas", "topic.replication_factor", unset=DEFAULT_REPLICATION_MAX)
     at_most("group.session_timeout_ms_min", "group.session_timeout_ms_max")
+    at_most("group.member_bytes_max", "group.bytes_max")
+    at_most("group.bytes_max", "group.memory_bytes_max")
     at_most("group.consumer_heartbeat_interval_ms", "group.consumer_session_timeout_ms")
 
     for name in ("kafka.advertised", "join_addr"):

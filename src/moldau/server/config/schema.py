@@ -359,9 +359,44 @@ class GroupConfig(Struct, frozen=True, kw_only=True):
     session_timeout_ms_max: Annotated[
         int, Setting("Longest session timeout that a member may request.", Unit.MILLISECONDS, min=1)
     ] = 30 * MINUTE_MS
-    size_max: Annotated[int, Setting("Maximum members of a group.", min=1, max=2**31 - 1)] = (
-        2**31 - 1
-    )
+    size_max: Annotated[
+        int,
+        Setting(
+            "Maximum members of a group, with member ids that are given out and not used yet. The "
+            "record of 1 MiB in which Kafka stores a group has no room for more, either.",
+            min=1,
+            max=2**31 - 1,
+        ),
+    ] = 5_000
+    member_bytes_max: Annotated[
+        int,
+        Setting(
+            "Largest subscription of a member, over all protocols that it offers, with its names; "
+            "and largest assignment. Kafka stores a whole group, subscriptions and assignments of "
+            "all members, in a record of 1 MiB.",
+            Unit.BYTES,
+            min=KIB,
+            max=2**31 - 1,
+        ),
+    ] = MIB
+    bytes_max: Annotated[
+        int,
+        Setting(
+            "Memory that the members of one group may take: 1 KiB each, and what they send. That "
+            "is 16 times what Kafka can store of a group.",
+            Unit.BYTES,
+            min=64 * KIB,
+        ),
+    ] = 16 * MIB
+    memory_bytes_max: Annotated[
+        int,
+        Setting(
+            "Memory that all groups of a broker may take: 2 KiB each, and their members. Beyond "
+            "it, new groups and members are refused. Committed offsets do not count.",
+            Unit.BYTES,
+            min=64 * KIB,
+        ),
+    ] = 256 * MIB
     consumer_heartbeat_interval_ms: Annotated[
         int,
         Setting(
