@@ -6,7 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 
 from moldau.model.clock import Clock
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.tls.contexts import TlsContexts

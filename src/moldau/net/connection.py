@@ -27,8 +27,11 @@ from msgspec import Struct
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
+from moldau.net.budget import Account, ByteBudget
+from moldau.net.buffers import SCRATCH_BYTES, BufferPool
 from moldau.net.failure_log import FailureLog
+from moldau.net.networks import network_of
+from moldau.net.replies import DeferredReply
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.tls.contexts import PeerCertificate
 
@@ -46,8 +49,10 @@ _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 _MUTE_SECONDS_MIN = 0.001
 _MUTE_SECONDS_MAX = 1.0
-_EAGER_BYTES = 4 * 1024 * 1024
-"""A larger frame gets its memory step by step: most clients send none, and any can announce one."""
+_MID_FRAME_SECONDS_MAX = 30.0
+"""A connection with an incomplete frame is closed after this long without data."""
+_BYTES_PER_SECOND_MIN = 256 * 1024
+"""Of a frame that takes longer."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -79,44 +84,23 @@ class _TlsWithoutTlsError(PeerProtocolError):
         )
 
 
-class DeferredReply:
-    """A reply that is completed later, or waits for earlier ones; it keeps its position."""
-
-    __slots__ = ("_connection", "chunks", "held_bytes", "on_abandoned")
-
-    def __init__(self, connection: "Connection", held_bytes: int) -> None:
-        self._connection = connection
-        self.held_bytes = held_bytes
-        """Counted as in flight until it is sent: the request's size, or that of a ready reply."""
-        self.chunks: Sequence[Chunk] | None = None
-        self.on_abandoned: Callable[[], None] | None = None
-        """Called instead of a reply when the connection closes first."""
-
-    def complete(self, chunks: Sequence[Chunk]) -> None:
-        """Set the reply; an empty sequence means that none is sent."""
-        if self.chunks is None:
-            self.chunks = chunks
-            self.on_abandoned = None
-            self._connection.reply_completed()
-
-
 class Connection(SocketWriter):
     """One accepted socket."""
 
     __slots__ = (
-        "_budget",
+        "_account",
         "_clock",
         "_draining",
         "_failures",
         "_filled",
         "_flush_scheduled",
+        "_frame_began_at",
         "_frame_bytes",
         "_handler",
         "_has_room",
         "_inflight_bytes",
         "_is_incomplete",
         "_limits",
-        "_muted_bytes",
         "_on_close",
         "_parsing",
         "_partial",
@@ -124,7 +108,6 @@ class Connection(SocketWriter):
         "_pool",
         "_position",
         "_replies",
-        "_reserved",
         "_unmuting",
         "_waits_for_budget",
         "_waits_for_replies",
@@ -162,7 +145,7 @@ class Connection(SocketWriter):
         self._handler = handler
         self._limits = limits
         self._pool = pool
-        self._budget = budget
+        self._account = Account(budget, network_of(address.rpartition(":")[0]))
         self._clock = clock
         self._on_close = on_close
         self.address = address
@@ -178,8 +161,8 @@ class Connection(SocketWriter):
         self._partial: bytearray | None = None
         self._position = 0
         self._filled = 0
-        self._reserved = 0
         self._frame_bytes = 0
+        self._frame_began_at = 0.0
         self._has_room = True
         self._is_incomplete = False
         self._replies: deque[DeferredReply] = deque()
@@ -192,17 +175,18 @@ class Connection(SocketWriter):
         self._draining = False
         self._unmuting: TimerHandle | None = None
         """The end of the current mute."""
-        self._muted_bytes = 0
-        """What the budget counts as kept by this connection while it is muted."""
         loop.add_reader(sock, self._on_readable)
 
     # ---- reading
 
     def _on_readable(self) -> None:
+        if not self._make_room():
+            return
         buffer = self._partial
         try:
             if buffer is None:
-                received = self._socket.recv_into(self._pool.scratch)
+                size = min(SCRATCH_BYTES, self._account.budget.eager_bytes)
+                received = self._socket.recv_into(self._pool.scratch, size)
             else:
                 received = self._socket.recv_into(memoryview(buffer)[self._filled :])
         except (BlockingIOError, InterruptedError):
@@ -255,7 +239,7 @@ class Connection(SocketWriter):
         self._flush()
 
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
-        limits, budget, replies = self._limits, self._budget, self._replies
+        limits, account, replies = self._limits, self._account, self._replies
         request_bytes_max = limits.request_bytes_max
         inflight_requests_max = limits.inflight_requests_max
         inflight_bytes_max = limits.inflight_bytes_max
@@ -285,7 +269,7 @@ class Connection(SocketWriter):
                 len(replies) >= inflight_requests_max
                 or self._inflight_bytes >= inflight_bytes_max
                 or self._out_bytes >= outgoing_bytes_max
-                or budget.used >= budget.bytes_max
+                or account.is_full
                 or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()
@@ -313,38 +297,49 @@ class Connection(SocketWriter):
             size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
         wanted = max(rest, _LENGTH_BYTES + size)
         self._is_incomplete = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
-        # A length prefix proves nothing. A large frame gets its share of the budget when there is
-        # one, and memory as its bytes arrive; until then only the received bytes are kept, and
-        # reading pauses. If the rest never comes, the listener closes the connection.
-        eager = min(wanted, max(_EAGER_BYTES, 2 * rest))
-        room = len(old) - position if old is not None else 0
-        # A muted connection keeps what it has received, and nothing for what may come.
-        is_muted = self._unmuting is not None
-        if not is_muted and (room >= wanted or (room > rest and self._reserved >= wanted)):
+        if old is not None and position == 0:
+            # The same frame as before. It gets more room when it needs it.
+            self._filled = end
+            return
+        self._frame_began_at = self._clock.monotonic()
+        self._account.yield_turn()
+        if old is not None and len(old) - position >= wanted and self._unmuting is None:
             self._position = position
             self._filled = end
             return
-        self._has_room = wanted <= SCRATCH_BYTES or (
-            not is_muted and (self._reserved >= wanted or not self._budget.exhausted)
-        )
-        buffer = self._pool.take(eager if self._has_room else rest)
+        # A length prefix proves nothing: a large frame gets its memory as its bytes arrive. A muted
+        # connection keeps what it has received, and nothing for what may come.
+        budget = self._account.budget
+        ahead = 0 if self._unmuting is not None else min(wanted, budget.eager_bytes)
+        buffer = self._pool.take(max(rest, ahead, budget.small_bytes))
         buffer[:rest] = view[position:end]
         self._drop_partial()
         self._partial = buffer
-        self._position = 0
         self._filled = rest
-        self._reserved = max(len(buffer), wanted) if self._has_room else len(buffer)
-        self._budget.acquire(self._reserved)
-        if not self._has_room:
+        self._account.acquire(len(buffer))
+
+    def _make_room(self) -> bool:
+        """Let a full buffer grow before more is read; False if the frame has to wait for that."""
+        buffer = self._partial
+        if buffer is None or self._filled < len(buffer):
+            return True
+        wanted = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
+        if wanted > self._account.budget.small_bytes and not self._account.has_turn():
+            self._has_room = False
             self._pause()
+            return False
+        size = len(buffer)
+        self._partial = buffer = self._pool.grow(buffer, wanted)
+        self._account.acquire(len(buffer) - size)
+        return True
 
     def _drop_partial(self) -> None:
         buffer = self._partial
         if buffer is not None:
             self._partial = None
             self._pool.give_back(buffer)
-            reserved, self._reserved = self._reserved, 0
-            self._budget.release(reserved)
+            self._account.release(len(buffer))
+            self._account.yield_turn()
         self._position = self._filled = 0
 
     # ---- backpressure
@@ -353,9 +348,8 @@ class Connection(SocketWriter):
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket)
-        if self._budget.exhausted and not self._waits_for_budget:
-            self._waits_for_budget = True
-            self._budget.when_free(self._budget_freed)
+        if not self._waits_for_budget:
+            self._waits_for_budget = self._account.wait(self._budget_freed)
 
     def _budget_freed(self) -> None:
         self._waits_for_budget = False
@@ -375,6 +369,7 @@ class Connection(SocketWriter):
             # Not too short either: some time must pass.
             step = max(_MUTE_SECONDS_MIN, min(left, _MUTE_SECONDS_MAX))
             self._unmuting = self._loop.call_later(step, self._mute_on, seconds)
+            self._account.yield_turn()
             self._pause()
         elif self._unmuting is not None:
             self._unmute()
@@ -382,17 +377,16 @@ class Connection(SocketWriter):
     @property
     def _is_muted_and_memory_short(self) -> bool:
         """What muted connections keep may fill half of the budget: the rest is for others."""
-        return self._unmuting is not None and self._budget.muted > self._budget.bytes_max // 2
+        budget = self._account.budget
+        return self._unmuting is not None and budget.muted > budget.bytes_max // 2
 
     @property
     def _kept_bytes(self) -> int:
         """Received and not handled."""
-        return self._reserved
+        return 0 if self._partial is None else len(self._partial)
 
     def _count_muted(self) -> None:
-        kept = self._kept_bytes if self._unmuting is not None else 0
-        self._budget.muted += kept - self._muted_bytes
-        self._muted_bytes = kept
+        self._account.mute(self._kept_bytes if self._unmuting is not None else 0)
 
     def _close_muted(self) -> bool:
         """Whether it is closed now: replies are still sent, also those that other brokers have to
@@ -432,23 +426,23 @@ class Connection(SocketWriter):
             or self._out_bytes > limits.outgoing_bytes_max // 2
         ):
             return
-        if self._budget.exhausted and not self._may_exceed_budget():
+        if not self._may_read_on():
             self._pause()
             return
+        if self._has_room:
+            # What was paused for other reasons than its size is not slow.
+            self._frame_began_at = self._clock.monotonic()
+        self._has_room = True
         self._paused = self._waits_for_replies = False
         self._loop.add_reader(self._socket, self._on_readable)
         if self._partial is not None and self._filled > self._position:
             self._consume(memoryview(self._partial), self._position, self._filled)
 
-    def _may_exceed_budget(self) -> bool:
-        """Whether to continue despite the exhausted budget, because only that frees it."""
-        if self._partial is not None:
-            if not self._has_room:
-                return False
-            if self._is_incomplete:
-                return True
+    def _may_read_on(self) -> bool:
+        if self._partial is not None and self._is_incomplete:
+            return self._has_room or self._account.has_turn()
         # One frame at a time is always handled, or connections could deadlock.
-        return self.is_idle
+        return self.is_idle or not self._account.is_full
 
     # ---- replying
 
@@ -474,7 +468,7 @@ class Connection(SocketWriter):
         reply = DeferredReply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
-        self._budget.acquire(size)
+        self._account.acquire(size)
         return reply
 
     def reply_completed(self) -> None:
@@ -488,7 +482,7 @@ class Connection(SocketWriter):
             reply = replies.popleft()
             self._enqueue(chunks)
             self._inflight_bytes -= reply.held_bytes
-            self._budget.release(reply.held_bytes)
+            self._account.release(reply.held_bytes)
         if not self._parsing and not self._flush_scheduled:
             # Many replies become ready in one loop turn; they are sent together.
             self._flush_scheduled = True
@@ -526,6 +520,19 @@ class Connection(SocketWriter):
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def await_login(self) -> None:
+        """The client is unknown, and gets little memory, until `set_user`."""
+        self._account.await_login()
+
+    @property
+    def awaits_login(self) -> bool:
+        return self._account.awaits_login
+
+    def set_user(self, user: str) -> None:
+        """Whose connection it is."""
+        if not self.is_closed:
+            self._account.log_in(user)
+
     def set_limits(self, limits: ConnectionLimits) -> None:
         """Change the limits from the next frame on, e.g. after a handshake."""
         self._limits = limits
@@ -543,15 +550,23 @@ class Connection(SocketWriter):
     def is_muted(self) -> bool:
         return self._unmuting is not None
 
-    @property
-    def is_mid_frame(self) -> bool:
-        return self._partial is not None and not self._paused
+    def is_slow(self, now: float) -> bool:
+        """Whether a frame takes too long to arrive. Time in which it waits for memory counts, or
+        such frames could fill the memory forever."""
+        if self._partial is None or not self._is_incomplete or self._unmuting is not None:
+            return False
+        if self._paused and self._has_room:
+            return False
+        seconds_max = _MID_FRAME_SECONDS_MAX + self._filled / _BYTES_PER_SECOND_MIN
+        is_silent = not self._paused and now - self.active_at > _MID_FRAME_SECONDS_MAX
+        return is_silent or now - self._frame_began_at > seconds_max
 
     def drain(self) -> None:
         """Stop reading; close once all pending replies are sent."""
         if self.is_closed or self._draining:
             return
         self._draining = True
+        self._account.yield_turn()
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket)
@@ -574,8 +589,8 @@ class Connection(SocketWriter):
         super().close(reason, level)
         self._drop_partial()
         replies, self._replies = self._replies, deque()
+        self._account.close()
         for reply in replies:
-            self._budget.release(reply.held_bytes)
             if reply.on_abandoned is not None:
                 reply.on_abandoned()
         self._handler.on_closed(self)

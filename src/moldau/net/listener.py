@@ -12,7 +12,8 @@ from msgspec import Struct
 from moldau.model.clock import Clock
 from moldau.net.address_limits import AddressLimits
 from moldau.net.address_rates import AddressRates
-from moldau.net.buffers import BufferPool, ByteBudget
+from moldau.net.budget import ByteBudget
+from moldau.net.buffers import BufferPool
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.failure_log import FailureLog
 from moldau.net.sockets import OS_SOCKETS, Sockets
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _ACCEPTS_PER_EVENT_MAX = 64
 _REAP_SECONDS = 5.0
-_MID_FRAME_SECONDS_MAX = 30.0
-"""A connection with an incomplete frame is closed after this long without data."""
 _WARN_SECONDS = 10.0
 
 
@@ -204,7 +203,7 @@ class Listener:
         now = self._clock.monotonic()
         for connection in list(self._connections):
             idle_seconds = now - connection.active_at
-            if connection.is_mid_frame and idle_seconds > _MID_FRAME_SECONDS_MAX:
+            if connection.is_slow(now):
                 connection.refuse("timed out in the middle of a request")
             elif connection.awaits_client and idle_seconds > self._limits.idle_seconds_max:
                 # Also one that does not read its replies: it would hold their memory forever.

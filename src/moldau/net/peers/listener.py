@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.by_address import ByAddress
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
