@@ -157,9 +157,12 @@ async def test_a_client_without_a_login_gets_little_memory() -> None:
         seen.append(connection)
 
     async with listening(
-        handler, budget=budget, connections_max=500, connections_per_address_max=500
-    ) as (listener, port):
-        listener._on_accepted = accepted
+        handler,
+        budget=budget,
+        connections_max=500,
+        connections_per_address_max=500,
+        on_accepted=accepted,
+    ) as (_, port):
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
         for _, writer in pairs:
             writer.write(struct.pack(">i", 65536) + b"\0\x12\0\0")

@@ -89,6 +89,10 @@ class ByteBudget:
     def exhausted(self) -> bool:
         return self.whole.used >= self.bytes_max
 
+    @property
+    def is_muted_full(self) -> bool:
+        return self.muted > self._plenty
+
     def is_full(self, share: Share) -> bool:
         if share is self.whole:
             return self.exhausted

@@ -102,6 +102,7 @@ class Connection(SocketWriter):
         "_is_incomplete",
         "_limits",
         "_on_close",
+        "_on_login",
         "_parsing",
         "_partial",
         "_paused",
@@ -133,6 +134,7 @@ class Connection(SocketWriter):
         budget: ByteBudget,
         clock: Clock,
         on_close: Callable[["Connection"], None],
+        on_login: Callable[["Connection"], object],
         failures: FailureLog | None = None,
         listener: object = None,
     ) -> None:
@@ -148,6 +150,7 @@ class Connection(SocketWriter):
         self._account = Account(budget, network_of(address.rpartition(":")[0]))
         self._clock = clock
         self._on_close = on_close
+        self._on_login = on_login
         self.address = address
         self.is_closed = False
         self.state: object | None = None
@@ -377,8 +380,7 @@ class Connection(SocketWriter):
     @property
     def _is_muted_and_memory_short(self) -> bool:
         """What muted connections keep may fill half of the budget: the rest is for others."""
-        budget = self._account.budget
-        return self._unmuting is not None and budget.muted > budget.bytes_max // 2
+        return self._unmuting is not None and self._account.budget.is_muted_full
 
     @property
     def _kept_bytes(self) -> int:
@@ -532,6 +534,7 @@ class Connection(SocketWriter):
         """Whose connection it is."""
         if not self.is_closed:
             self._account.log_in(user)
+            self._on_login(self)
 
     def set_limits(self, limits: ConnectionLimits) -> None:
         """Change the limits from the next frame on, e.g. after a handshake."""

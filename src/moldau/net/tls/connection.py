@@ -171,6 +171,7 @@ class TlsConnection(TlsWriting, Connection):
         budget: ByteBudget,
         clock: Clock,
         on_close: Callable[[Connection], None],
+        on_login: Callable[[Connection], object],
         listener: object = None,
     ) -> None:
         super().__init__(
@@ -183,6 +184,7 @@ class TlsConnection(TlsWriting, Connection):
             budget=budget,
             clock=clock,
             on_close=on_close,
+            on_login=on_login,
             failures=failures,
             listener=listener,
         )
