@@ -126,8 +126,13 @@ async def test_requests_that_wait_for_memory_are_closed_in_the_end(
     monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
     clock = ManualClock()
     budget = ByteBudget(2 * MIB)
+    seen: list[Connection] = []
     async with listening(
-        Recorder(sized), request_bytes_max=4 * MIB, budget=budget, clock=clock
+        Recorder(sized),
+        request_bytes_max=4 * MIB,
+        budget=budget,
+        clock=clock,
+        on_accepted=seen.append,
     ) as (listener, port):
         attackers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
         for _, writer in attackers:
@@ -138,10 +143,9 @@ async def test_requests_that_wait_for_memory_are_closed_in_the_end(
         writer.write(framed(b"small"))
         assert await read_frame(reader) == b"5"
         writer.write(framed(bytes(MIB)))
-        # One of them may still get its turn, and then has its time.
-        for _ in range(8):
-            clock.steady += 40
-            await asyncio.sleep(0.05)
+        # Not only the one whose turn it is.
+        assert all(connection.is_slow(clock.steady + 40) for connection in seen[:8])
+        clock.steady += 40
         await until(lambda: listener.connection_count <= 1, "the attackers are closed")
         for _, each in [*attackers, (reader, writer)]:
             each.close()
