@@ -11,7 +11,8 @@ from connections import Recorder, echo, framed, listening, read_frame
 from tls_world import TlsWorld
 
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import Connection
+from moldau.net.connection import NONE_OVERLAP, Connection
+from moldau.net.replies import DeferredReply
 from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -76,16 +77,25 @@ async def test_large_requests_of_one_client_take_turns_and_others_go_on(
     assert budget.used == 0
 
 
+@pytest.mark.parametrize("begins", [b"", framed(b"another")])
 @pytest.mark.parametrize("announced", [1000, 8 * MIB])
 async def test_a_byte_now_and_then_does_not_keep_a_connection(
-    monkeypatch: pytest.MonkeyPatch, announced: int
+    monkeypatch: pytest.MonkeyPatch, announced: int, begins: bytes
 ) -> None:
     monkeypatch.setattr("moldau.net.listener._REAP_SECONDS", 0.01)
     clock = ManualClock()
     handler = Recorder(echo)
-    async with listening(handler, request_bytes_max=16 * MIB, clock=clock) as (_, port):
+    budget = ByteBudget(64 * MIB)
+    async with listening(handler, request_bytes_max=16 * MIB, clock=clock, budget=budget) as (
+        _,
+        port,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(struct.pack(">i", announced))
+        writer.write(begins[:5])
+        await until(lambda: budget.used > 0 or not begins, "half of another request")
+        writer.write(begins[5:] + struct.pack(">i", announced))
+        if begins:
+            assert await read_frame(reader) == b"another"
         closing = asyncio.create_task(reader.read())
         for _ in range(100):
             if closing.done():
@@ -181,3 +191,27 @@ async def test_a_client_without_a_login_gets_little_memory() -> None:
         assert 0 < budget.used <= 4096
         for _, each in [*pairs, (reader, writer)]:
             each.close()
+
+
+async def test_a_request_that_waits_behind_others_is_not_slow() -> None:
+    clock = ManualClock()
+    waiting: list[tuple[Connection, DeferredReply]] = []
+
+    def answer(connection: Connection, frame: bytes) -> None:
+        connection.overlaps = NONE_OVERLAP
+        waiting.append((connection, connection.defer()))
+
+    async with listening(Recorder(answer), clock=clock) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(framed(b"first") + framed(b"second") + framed(b"third")[:6])
+        await until(lambda: len(waiting) == 1, "the first is handled")
+        clock.steady += 100
+        connection, reply = waiting[0]
+        assert not connection.is_slow(clock.steady)
+        reply.complete([framed(b"ok")])
+        await until(lambda: len(waiting) == 2, "the second is handled")
+        # The time of the third begins now.
+        assert not connection.is_slow(clock.steady + 20)
+        assert connection.is_slow(clock.steady + 40)
+        assert await read_frame(reader) == b"ok"
+        writer.close()

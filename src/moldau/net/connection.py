@@ -31,13 +31,13 @@ from moldau.net.budget import Account, ByteBudget
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool
 from moldau.net.failure_log import FailureLog
 from moldau.net.networks import network_of
+from moldau.net.partial_frame import LENGTH_BYTES, QUIET_SECONDS_MAX, PartialFrame
 from moldau.net.replies import DeferredReply
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.tls.contexts import PeerCertificate
 
 log = logging.getLogger(__name__)
 
-_LENGTH_BYTES = 4
 _KIND_BYTES = 2
 _unpack_length = struct.Struct(">i").unpack_from
 _unpack_kind = struct.Struct(">h").unpack_from
@@ -49,10 +49,6 @@ _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 _MUTE_SECONDS_MIN = 0.001
 _MUTE_SECONDS_MAX = 1.0
-_MID_FRAME_SECONDS_MAX = 30.0
-"""A connection with an incomplete frame is closed after this long without data."""
-_BYTES_PER_SECOND_MIN = 256 * 1024
-"""Of a frame that takes longer."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -92,14 +88,11 @@ class Connection(SocketWriter):
         "_clock",
         "_draining",
         "_failures",
-        "_filled",
         "_flush_scheduled",
-        "_frame_began_at",
         "_frame_bytes",
         "_handler",
         "_has_room",
         "_inflight_bytes",
-        "_is_incomplete",
         "_limits",
         "_on_close",
         "_on_login",
@@ -107,7 +100,6 @@ class Connection(SocketWriter):
         "_partial",
         "_paused",
         "_pool",
-        "_position",
         "_replies",
         "_unmuting",
         "_waits_for_budget",
@@ -161,13 +153,9 @@ class Connection(SocketWriter):
         """Set by the handler: the kind of frames that need not wait for earlier replies. The kind
         is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
-        self._partial: bytearray | None = None
-        self._position = 0
-        self._filled = 0
+        self._partial = PartialFrame(self._account, pool)
         self._frame_bytes = 0
-        self._frame_began_at = 0.0
         self._has_room = True
-        self._is_incomplete = False
         self._replies: deque[DeferredReply] = deque()
         self._inflight_bytes = 0
         self._paused = False
@@ -185,13 +173,14 @@ class Connection(SocketWriter):
     def _on_readable(self) -> None:
         if not self._make_room():
             return
-        buffer = self._partial
+        partial = self._partial
+        buffer = partial.buffer
         try:
             if buffer is None:
                 size = min(SCRATCH_BYTES, self._account.budget.eager_bytes)
                 received = self._socket.recv_into(self._pool.scratch, size)
             else:
-                received = self._socket.recv_into(memoryview(buffer)[self._filled :])
+                received = self._socket.recv_into(memoryview(buffer)[partial.filled :])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -204,8 +193,8 @@ class Connection(SocketWriter):
         if buffer is None:
             self._consume(self._pool.scratch_view, 0, received)
         else:
-            self._filled += received
-            self._consume(memoryview(buffer), self._position, self._filled)
+            partial.filled += received
+            self._consume(memoryview(buffer), partial.position, partial.filled)
 
     def _consume(self, view: memoryview, position: int, end: int) -> None:
         """Handle the whole frames in view[position:end]; keep the rest for later."""
@@ -236,7 +225,8 @@ class Connection(SocketWriter):
         if position < end and self._is_muted_and_memory_short:
             self._close_muted()
             return
-        self._keep_rest(view, position, end)
+        now, is_muted = self._clock.monotonic(), self._unmuting is not None
+        self._partial.keep(view, position, end, now=now, is_muted=is_muted)
         if self._unmuting is not None:
             self._count_muted()
         self._flush()
@@ -250,21 +240,21 @@ class Connection(SocketWriter):
         on_frame = self._handler.on_frame
         monotonic = self._clock.monotonic
         turn_ends = monotonic() + _TURN_SECONDS_MAX
-        while end - position >= _LENGTH_BYTES:
+        while end - position >= LENGTH_BYTES:
             (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
                 if size in _TLS_LENGTHS:
                     raise _TlsWithoutTlsError
                 raise PeerProtocolError(f"request of {size} bytes (limit {request_bytes_max})")
-            frame_end = position + _LENGTH_BYTES + size
+            frame_end = position + LENGTH_BYTES + size
             if frame_end > end or self._paused:
                 break
             if replies and self.overlaps != ALL_OVERLAP and size >= _KIND_BYTES:
-                (kind,) = _unpack_kind(view, position + _LENGTH_BYTES)
+                (kind,) = _unpack_kind(view, position + LENGTH_BYTES)
                 if kind != self.overlaps and self._must_wait(kind):
                     break
             self._frame_bytes = size
-            on_frame(self, view[position + _LENGTH_BYTES : frame_end])
+            on_frame(self, view[position + LENGTH_BYTES : frame_end])
             position = frame_end
             if self.is_closed:
                 break
@@ -287,63 +277,13 @@ class Connection(SocketWriter):
             self._pause()
         return self._waits_for_replies
 
-    def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
-        """Move an incomplete frame, or frames that must wait, to a buffer of this connection."""
-        rest = end - position
-        old = self._partial
-        if rest == 0:
-            if old is not None:
-                self._drop_partial()
-            return
-        size = 0
-        if rest >= _LENGTH_BYTES:
-            size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
-        wanted = max(rest, _LENGTH_BYTES + size)
-        self._is_incomplete = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
-        if old is not None and position == 0:
-            # The same frame as before. It gets more room when it needs it.
-            self._filled = end
-            return
-        self._frame_began_at = self._clock.monotonic()
-        self._account.yield_turn()
-        if old is not None and len(old) - position >= wanted and self._unmuting is None:
-            self._position = position
-            self._filled = end
-            return
-        # A length prefix proves nothing: a large frame gets its memory as its bytes arrive. A muted
-        # connection keeps what it has received, and nothing for what may come.
-        budget = self._account.budget
-        ahead = 0 if self._unmuting is not None else min(wanted, budget.eager_bytes)
-        buffer = self._pool.take(max(rest, ahead, budget.small_bytes))
-        buffer[:rest] = view[position:end]
-        self._drop_partial()
-        self._partial = buffer
-        self._filled = rest
-        self._account.acquire(len(buffer))
-
     def _make_room(self) -> bool:
-        """Let a full buffer grow before more is read; False if the frame has to wait for that."""
-        buffer = self._partial
-        if buffer is None or self._filled < len(buffer):
+        """For what is read next; False if the frame has to wait for that."""
+        if self._partial.make_room():
             return True
-        wanted = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
-        if wanted > self._account.budget.small_bytes and not self._account.has_turn():
-            self._has_room = False
-            self._pause()
-            return False
-        size = len(buffer)
-        self._partial = buffer = self._pool.grow(buffer, wanted)
-        self._account.acquire(len(buffer) - size)
-        return True
-
-    def _drop_partial(self) -> None:
-        buffer = self._partial
-        if buffer is not None:
-            self._partial = None
-            self._pool.give_back(buffer)
-            self._account.release(len(buffer))
-            self._account.yield_turn()
-        self._position = self._filled = 0
+        self._has_room = False
+        self._pause()
+        return False
 
     # ---- backpressure
 
@@ -385,7 +325,7 @@ class Connection(SocketWriter):
     @property
     def _kept_bytes(self) -> int:
         """Received and not handled."""
-        return 0 if self._partial is None else len(self._partial)
+        return len(self._partial.buffer or b"")
 
     def _count_muted(self) -> None:
         self._account.mute(self._kept_bytes if self._unmuting is not None else 0)
@@ -396,7 +336,7 @@ class Connection(SocketWriter):
         reason = "muted, with unread requests that would take too much memory"
         log.debug("connection from %s closes: %s", self.address, reason)
         self._end_mute()
-        self._drop_partial()
+        self._partial.drop()
         if not self._writing:
             self._write()
         self.drain()
@@ -433,15 +373,16 @@ class Connection(SocketWriter):
             return
         if self._has_room:
             # What was paused for other reasons than its size is not slow.
-            self._frame_began_at = self._clock.monotonic()
+            self._partial.began_at = self._clock.monotonic()
         self._has_room = True
         self._paused = self._waits_for_replies = False
         self._loop.add_reader(self._socket, self._on_readable)
-        if self._partial is not None and self._filled > self._position:
-            self._consume(memoryview(self._partial), self._position, self._filled)
+        partial = self._partial
+        if partial.buffer is not None:
+            self._consume(memoryview(partial.buffer), partial.position, partial.filled)
 
     def _may_read_on(self) -> bool:
-        if self._partial is not None and self._is_incomplete:
+        if self._partial.buffer is not None and self._partial.is_incomplete:
             return self._has_room or self._account.has_turn()
         # One frame at a time is always handled, or connections could deadlock.
         return self.is_idle or not self._account.is_full
@@ -556,13 +497,13 @@ class Connection(SocketWriter):
     def is_slow(self, now: float) -> bool:
         """Whether a frame takes too long to arrive. Time in which it waits for memory counts, or
         such frames could fill the memory forever."""
-        if self._partial is None or not self._is_incomplete or self._unmuting is not None:
+        partial = self._partial
+        if partial.buffer is None or not partial.is_incomplete or self._unmuting is not None:
             return False
         if self._paused and self._has_room:
             return False
-        seconds_max = _MID_FRAME_SECONDS_MAX + self._filled / _BYTES_PER_SECOND_MIN
-        is_silent = not self._paused and now - self.active_at > _MID_FRAME_SECONDS_MAX
-        return is_silent or now - self._frame_began_at > seconds_max
+        seconds = 0.0 if self._paused else now - self.active_at
+        return seconds > QUIET_SECONDS_MAX or partial.is_slow(now)
 
     def drain(self) -> None:
         """Stop reading; close once all pending replies are sent."""
@@ -590,7 +531,7 @@ class Connection(SocketWriter):
             self._loop.remove_reader(self._socket)
         self._end_mute()
         super().close(reason, level)
-        self._drop_partial()
+        self._partial.drop()
         replies, self._replies = self._replies, deque()
         self._account.close()
         for reply in replies:

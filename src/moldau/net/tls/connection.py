@@ -211,9 +211,9 @@ class TlsConnection(TlsWriting, Connection):
             return
         sealed = self._pool.sealed
         size = min(len(sealed), self._account.budget.eager_bytes + _RECORD_BYTES)
-        if self._partial is not None:
+        if self._partial.buffer is not None:
             # What lies beyond the frame would wait in OpenSSL, where nothing counts it.
-            size = min(size, len(self._partial) - self._filled + _RECORD_BYTES)
+            size = min(size, len(self._partial.buffer) - self._partial.filled + _RECORD_BYTES)
         try:
             received = self._socket.recv_into(sealed, size)
         except (BlockingIOError, InterruptedError):
@@ -257,12 +257,12 @@ class TlsConnection(TlsWriting, Connection):
     def _decrypt(self, tls: TlsChannel) -> None:
         read = tls.read
         is_open, has_more = True, True
-        view = self._pool.scratch_view
+        view, partial = self._pool.scratch_view, self._partial
         while has_more and is_open and self._make_room():
-            buffer = self._partial
+            buffer = partial.buffer
             start = 0
             if buffer is not None:
-                view, start = memoryview(buffer), self._filled
+                view, start = memoryview(buffer), partial.filled
             end, limit = start, len(view)
             try:
                 while end < limit and is_open:
@@ -278,8 +278,8 @@ class TlsConnection(TlsWriting, Connection):
                 if buffer is None:
                     self._consume(view, 0, end)
                 else:
-                    self._filled = end
-                    self._consume(view, self._position, end)
+                    partial.filled = end
+                    self._consume(view, partial.position, end)
             # A buffer with a view could not grow.
             view = self._pool.scratch_view
             if self.is_closed or self._paused:
