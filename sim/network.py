@@ -202,7 +202,7 @@ class SimSocket(socket.socket):
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         self._check_received()
         with memoryview(buffer) as view:
-            size = min(len(view), len(self._received))
+            size = min(nbytes or len(view), len(self._received))
             view[:size] = self._received[:size]
         self._took(size)
         return size

@@ -6,7 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 
 from moldau.model.clock import Clock
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.tls.contexts import TlsContexts
@@ -54,6 +54,7 @@ async def listening(
     tls: TlsContexts | None = None,
     per_second_per_address_max: float | None = None,
     handshake_seconds_max: float = 10.0,
+    on_accepted: Callable[[Connection], None] | None = None,
 ) -> AsyncIterator[tuple[Listener, int]]:
     listener = Listener(
         loop=asyncio.get_running_loop(),
@@ -74,6 +75,7 @@ async def listening(
         budget=budget or ByteBudget(1 << 24),
         clock=clock or SystemClock(),
         tls=tls,
+        on_accepted=on_accepted,
         name="test",
     )
     _, port = listener.bind("127.0.0.1", 0)

@@ -21,7 +21,8 @@ from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicId
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.connection import ALL_OVERLAP, Connection, DeferredReply
+from moldau.net.connection import ALL_OVERLAP, Connection
+from moldau.net.replies import DeferredReply
 from moldau.wire.framing import read_response_header
 from moldau.wire.registry import RESPONSES
 from moldau.wire.schema import Request, Response
@@ -108,6 +109,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.replies: list[bytes] = []
         self.closed_because: str | None = None
+        self.user = ""
         self.muted: list[float] = []
         self.state: object = None
         self.overlaps = ALL_OVERLAP
@@ -126,6 +128,9 @@ class FakeConnection:
 
     def no_reply(self) -> None:
         pass
+
+    def set_user(self, user: str) -> None:
+        self.user = user
 
     def mute(self, seconds: Callable[[], float]) -> None:
         self.muted.append(seconds())

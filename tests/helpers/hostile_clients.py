@@ -175,6 +175,13 @@ def slow_writers(attack: Attack) -> None:
         each.sendall(b"x")
 
 
+def announced_before_login(attack: Attack) -> None:
+    """They have no password, and announce what they never send."""
+    sock = attack.target.encrypt(attack.target.connect())
+    attack.hold(sock)
+    sock.sendall((65_536).to_bytes(4, "big") + b"x")
+
+
 ATTACKS: Final[dict[Callable[[Attack], None], int]] = {
     half_open: 600,
     garbage: 300,
@@ -187,6 +194,7 @@ ATTACKS: Final[dict[Callable[[Attack], None], int]] = {
     too_huge_metadata: 3,
     slow_readers: 30,
     slow_writers: 50,
+    announced_before_login: 120,
 }
 """How often each is tried before a well-behaved client begins."""
 

@@ -20,7 +20,7 @@ from moldau.edge.kafka.handlers import api_versions, sasl_authenticate, sasl_han
 from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.security import User
 from moldau.model.clock import Clock
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.principal import Principal, user

@@ -18,8 +18,9 @@ from sliced import opened
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.buffers import ByteBudget
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.budget import ByteBudget
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 
@@ -408,8 +409,8 @@ async def test_large_frames_wait_for_room_in_the_budget_and_all_arrive() -> None
             assert await read_frame(reader) == b"1500000"
             writer.close()
         await until(lambda: handler.closed == 8, "all are closed")
-    # Two frames of 2 MiB each fill the budget; the others keep only what had arrived.
-    assert peak < (3 << 20) + (2 << 20) + 8 * (512 << 10)
+    # One frame of 2 MiB may exceed the budget; the others keep only what had arrived.
+    assert peak < (3 << 20) + (2 << 20) + 8 * (256 << 10)
     assert budget.used == 0
 
 
@@ -452,11 +453,12 @@ async def test_a_length_alone_costs_little_memory() -> None:
         tracemalloc.start()
         try:
             writer.write(struct.pack(">i", 1 << 26) + b"not more")
-            await until(lambda: budget.used > 1 << 26, "the announced frame is counted")
+            await until(lambda: budget.used > 0, "the start of the frame is counted")
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 8 << 20
+        assert budget.used <= 1 << 20
+        assert peak < 4 << 20
         writer.close()
 
 

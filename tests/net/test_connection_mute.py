@@ -12,8 +12,9 @@ import pytest
 from connections import Recorder, echo, framed, listening, read_frame
 from tls_world import TlsWorld
 
-from moldau.net.buffers import ByteBudget
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.budget import ByteBudget
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 from moldau.testing.replicas import ManualClock
 from moldau.testing.waiting import until, wait_seconds_max
 

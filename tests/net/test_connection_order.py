@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from connections import Recorder, framed, listening, read_frame, settled
 
-from moldau.net.connection import NONE_OVERLAP, Connection, DeferredReply
+from moldau.net.connection import NONE_OVERLAP, Connection
+from moldau.net.replies import DeferredReply
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess

@@ -96,6 +96,9 @@ def target(world: TlsWorld, trusted: ClientTls) -> Iterator[Target]:
         # Fewer than an attack opens.
         "KAFKA__CONNECTIONS_MAX": "200",
         "KAFKA__CONNECTIONS_PER_ADDRESS_MAX": "100",
+        # Less than an attack announces.
+        "KAFKA__INFLIGHT_BYTES_MAX": "8MiB",
+        "KAFKA__INFLIGHT_BYTES_PER_CONNECTION_MAX": "4MiB",
     }
     with Broker(settings=settings) as broker:
         admin = admin_of(broker, trusted)
@@ -132,9 +135,9 @@ def test_one_client_cannot_hurt_the_others(
             if number % 10 == 0:
                 # The attack goes on.
                 wait_until(lambda: attack.attempts > attempts, "the next attempt")  # noqa: B023
-                sent.append(b"newcomer %d" % number)
-                client.produce_as_newcomer(sent[-1])
-                assert client.consume(1) == sent[-1:]
+                for value in (b"newcomer %d" % number, bytes([number]) * 500_000):
+                    client.produce_as_newcomer(value)
+                    assert client.consume(1) == [value]
     assert client.errors == []
     client.consumer.close()
     assert target.broker.pid == pid

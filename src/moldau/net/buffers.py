@@ -1,16 +1,17 @@
-"""Receive buffers, and the broker-wide budget of request bytes.
+"""Receive buffers.
 
 A connection between frames holds no buffer, so thousands of idle ones cost little. Reads go to one
 shared scratch buffer; only an incomplete frame gets its own buffer, from a pool of powers of two.
-Buffers are pooled because page faults of large new ones cost more than copying.
+Buffers are pooled because page faults of large new ones cost more than copying. Beyond the largest
+of the pool a buffer grows where it is, step by step: no step holds up the event loop.
 """
 
-from collections import deque
-from collections.abc import Callable
+from typing import Final
 
-SCRATCH_BYTES = 256 * 1024
-_POOLED_BYTES_MIN = 64 * 1024
-_KEPT_BYTES_MAX = 32 * 1024 * 1024
+SCRATCH_BYTES: Final = 256 * 1024
+STEP_BYTES: Final = 4 * 1024 * 1024
+"""The largest buffer of the pool, and what a larger one grows by."""
+_KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class BufferPool:
@@ -33,44 +34,33 @@ class BufferPool:
 
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes; its content is arbitrary."""
-        capacity = max(_POOLED_BYTES_MIN, 1 << (size - 1).bit_length())
+        capacity = size if size > STEP_BYTES else 1 << (size - 1).bit_length()
         free = self._free.get(capacity)
         if free:
             self._kept_bytes -= capacity
             return free.pop()
         return bytearray(capacity)
 
+    def grow(self, buffer: bytearray, wanted: int) -> bytearray:
+        """A larger buffer with the same content, but not much larger than `wanted`; the given one
+        must not be used any more. Nobody may have a view of one that is larger than a step."""
+        size = len(buffer)
+        if size < STEP_BYTES:
+            grown = self.take(min(wanted, 2 * size))
+            grown[:size] = buffer
+            self.give_back(buffer)
+            return grown
+        if size == STEP_BYTES:
+            # Of the pool: somebody may still have a view of it, and then it could not grow.
+            grown = bytearray(buffer)
+            self.give_back(buffer)
+        else:
+            grown = buffer
+        grown.extend(bytes(min(wanted - size, STEP_BYTES)))
+        return grown
+
     def give_back(self, buffer: bytearray) -> None:
         capacity = len(buffer)
-        if self._kept_bytes + capacity <= _KEPT_BYTES_MAX:
+        if capacity <= STEP_BYTES and self._kept_bytes + capacity <= _KEPT_BYTES_MAX:
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
-
-
-class ByteBudget:
-    """Bytes of requests being received or handled, over all connections.
-
-    A connection that finds it exhausted stops reading, and is called back, in order, by a release.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used = 0
-        self.muted = 0
-        """Of these, what muted connections keep."""
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    @property
-    def exhausted(self) -> bool:
-        return self.used >= self.bytes_max
-
-    def acquire(self, size: int) -> None:
-        self.used += size
-
-    def release(self, size: int) -> None:
-        self.used -= size
-        while self._waiting and not self.exhausted:
-            self._waiting.popleft()()
-
-    def when_free(self, callback: Callable[[], None]) -> None:
-        self._waiting.append(callback)

@@ -27,14 +27,17 @@ from msgspec import Struct
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.net.buffers import SCRATCH_BYTES, BufferPool, ByteBudget
+from moldau.net.budget import Account, ByteBudget
+from moldau.net.buffers import SCRATCH_BYTES, BufferPool
 from moldau.net.failure_log import FailureLog
+from moldau.net.networks import network_of
+from moldau.net.partial_frame import LENGTH_BYTES, QUIET_SECONDS_MAX, PartialFrame
+from moldau.net.replies import DeferredReply
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.tls.contexts import PeerCertificate
 
 log = logging.getLogger(__name__)
 
-_LENGTH_BYTES = 4
 _KIND_BYTES = 2
 _unpack_length = struct.Struct(">i").unpack_from
 _unpack_kind = struct.Struct(">h").unpack_from
@@ -46,8 +49,6 @@ _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 _MUTE_SECONDS_MIN = 0.001
 _MUTE_SECONDS_MAX = 1.0
-_EAGER_BYTES = 4 * 1024 * 1024
-"""A larger frame gets its memory step by step: most clients send none, and any can announce one."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -79,52 +80,27 @@ class _TlsWithoutTlsError(PeerProtocolError):
         )
 
 
-class DeferredReply:
-    """A reply that is completed later, or waits for earlier ones; it keeps its position."""
-
-    __slots__ = ("_connection", "chunks", "held_bytes", "on_abandoned")
-
-    def __init__(self, connection: "Connection", held_bytes: int) -> None:
-        self._connection = connection
-        self.held_bytes = held_bytes
-        """Counted as in flight until it is sent: the request's size, or that of a ready reply."""
-        self.chunks: Sequence[Chunk] | None = None
-        self.on_abandoned: Callable[[], None] | None = None
-        """Called instead of a reply when the connection closes first."""
-
-    def complete(self, chunks: Sequence[Chunk]) -> None:
-        """Set the reply; an empty sequence means that none is sent."""
-        if self.chunks is None:
-            self.chunks = chunks
-            self.on_abandoned = None
-            self._connection.reply_completed()
-
-
 class Connection(SocketWriter):
     """One accepted socket."""
 
     __slots__ = (
-        "_budget",
+        "_account",
         "_clock",
         "_draining",
         "_failures",
-        "_filled",
         "_flush_scheduled",
         "_frame_bytes",
         "_handler",
         "_has_room",
         "_inflight_bytes",
-        "_is_incomplete",
         "_limits",
-        "_muted_bytes",
         "_on_close",
+        "_on_login",
         "_parsing",
         "_partial",
         "_paused",
         "_pool",
-        "_position",
         "_replies",
-        "_reserved",
         "_unmuting",
         "_waits_for_budget",
         "_waits_for_replies",
@@ -150,6 +126,7 @@ class Connection(SocketWriter):
         budget: ByteBudget,
         clock: Clock,
         on_close: Callable[["Connection"], None],
+        on_login: Callable[["Connection"], object],
         failures: FailureLog | None = None,
         listener: object = None,
     ) -> None:
@@ -162,9 +139,10 @@ class Connection(SocketWriter):
         self._handler = handler
         self._limits = limits
         self._pool = pool
-        self._budget = budget
+        self._account = Account(budget, network_of(address.rpartition(":")[0]))
         self._clock = clock
         self._on_close = on_close
+        self._on_login = on_login
         self.address = address
         self.is_closed = False
         self.state: object | None = None
@@ -175,13 +153,9 @@ class Connection(SocketWriter):
         """Set by the handler: the kind of frames that need not wait for earlier replies. The kind
         is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
-        self._partial: bytearray | None = None
-        self._position = 0
-        self._filled = 0
-        self._reserved = 0
+        self._partial = PartialFrame(self._account, pool)
         self._frame_bytes = 0
         self._has_room = True
-        self._is_incomplete = False
         self._replies: deque[DeferredReply] = deque()
         self._inflight_bytes = 0
         self._paused = False
@@ -192,19 +166,21 @@ class Connection(SocketWriter):
         self._draining = False
         self._unmuting: TimerHandle | None = None
         """The end of the current mute."""
-        self._muted_bytes = 0
-        """What the budget counts as kept by this connection while it is muted."""
         loop.add_reader(sock, self._on_readable)
 
     # ---- reading
 
     def _on_readable(self) -> None:
-        buffer = self._partial
+        if not self._make_room():
+            return
+        partial = self._partial
+        buffer = partial.buffer
         try:
             if buffer is None:
-                received = self._socket.recv_into(self._pool.scratch)
+                size = min(SCRATCH_BYTES, self._account.budget.eager_bytes)
+                received = self._socket.recv_into(self._pool.scratch, size)
             else:
-                received = self._socket.recv_into(memoryview(buffer)[self._filled :])
+                received = self._socket.recv_into(memoryview(buffer)[partial.filled :])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -217,8 +193,8 @@ class Connection(SocketWriter):
         if buffer is None:
             self._consume(self._pool.scratch_view, 0, received)
         else:
-            self._filled += received
-            self._consume(memoryview(buffer), self._position, self._filled)
+            partial.filled += received
+            self._consume(memoryview(buffer), partial.position, partial.filled)
 
     def _consume(self, view: memoryview, position: int, end: int) -> None:
         """Handle the whole frames in view[position:end]; keep the rest for later."""
@@ -249,13 +225,14 @@ class Connection(SocketWriter):
         if position < end and self._is_muted_and_memory_short:
             self._close_muted()
             return
-        self._keep_rest(view, position, end)
+        now, is_muted = self._clock.monotonic(), self._unmuting is not None
+        self._partial.keep(view, position, end, now=now, is_muted=is_muted)
         if self._unmuting is not None:
             self._count_muted()
         self._flush()
 
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
-        limits, budget, replies = self._limits, self._budget, self._replies
+        limits, account, replies = self._limits, self._account, self._replies
         request_bytes_max = limits.request_bytes_max
         inflight_requests_max = limits.inflight_requests_max
         inflight_bytes_max = limits.inflight_bytes_max
@@ -263,21 +240,21 @@ class Connection(SocketWriter):
         on_frame = self._handler.on_frame
         monotonic = self._clock.monotonic
         turn_ends = monotonic() + _TURN_SECONDS_MAX
-        while end - position >= _LENGTH_BYTES:
+        while end - position >= LENGTH_BYTES:
             (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
                 if size in _TLS_LENGTHS:
                     raise _TlsWithoutTlsError
                 raise PeerProtocolError(f"request of {size} bytes (limit {request_bytes_max})")
-            frame_end = position + _LENGTH_BYTES + size
+            frame_end = position + LENGTH_BYTES + size
             if frame_end > end or self._paused:
                 break
             if replies and self.overlaps != ALL_OVERLAP and size >= _KIND_BYTES:
-                (kind,) = _unpack_kind(view, position + _LENGTH_BYTES)
+                (kind,) = _unpack_kind(view, position + LENGTH_BYTES)
                 if kind != self.overlaps and self._must_wait(kind):
                     break
             self._frame_bytes = size
-            on_frame(self, view[position + _LENGTH_BYTES : frame_end])
+            on_frame(self, view[position + LENGTH_BYTES : frame_end])
             position = frame_end
             if self.is_closed:
                 break
@@ -285,7 +262,7 @@ class Connection(SocketWriter):
                 len(replies) >= inflight_requests_max
                 or self._inflight_bytes >= inflight_bytes_max
                 or self._out_bytes >= outgoing_bytes_max
-                or budget.used >= budget.bytes_max
+                or account.is_full
                 or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()
@@ -300,52 +277,13 @@ class Connection(SocketWriter):
             self._pause()
         return self._waits_for_replies
 
-    def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
-        """Move an incomplete frame, or frames that must wait, to a buffer of this connection."""
-        rest = end - position
-        old = self._partial
-        if rest == 0:
-            if old is not None:
-                self._drop_partial()
-            return
-        size = 0
-        if rest >= _LENGTH_BYTES:
-            size = int.from_bytes(view[position : position + _LENGTH_BYTES], "big")
-        wanted = max(rest, _LENGTH_BYTES + size)
-        self._is_incomplete = rest < _LENGTH_BYTES or rest < _LENGTH_BYTES + size
-        # A length prefix proves nothing. A large frame gets its share of the budget when there is
-        # one, and memory as its bytes arrive; until then only the received bytes are kept, and
-        # reading pauses. If the rest never comes, the listener closes the connection.
-        eager = min(wanted, max(_EAGER_BYTES, 2 * rest))
-        room = len(old) - position if old is not None else 0
-        # A muted connection keeps what it has received, and nothing for what may come.
-        is_muted = self._unmuting is not None
-        if not is_muted and (room >= wanted or (room > rest and self._reserved >= wanted)):
-            self._position = position
-            self._filled = end
-            return
-        self._has_room = wanted <= SCRATCH_BYTES or (
-            not is_muted and (self._reserved >= wanted or not self._budget.exhausted)
-        )
-        buffer = self._pool.take(eager if self._has_room else rest)
-        buffer[:rest] = view[position:end]
-        self._drop_partial()
-        self._partial = buffer
-        self._position = 0
-        self._filled = rest
-        self._reserved = max(len(buffer), wanted) if self._has_room else len(buffer)
-        self._budget.acquire(self._reserved)
-        if not self._has_room:
-            self._pause()
-
-    def _drop_partial(self) -> None:
-        buffer = self._partial
-        if buffer is not None:
-            self._partial = None
-            self._pool.give_back(buffer)
-            reserved, self._reserved = self._reserved, 0
-            self._budget.release(reserved)
-        self._position = self._filled = 0
+    def _make_room(self) -> bool:
+        """For what is read next; False if the frame has to wait for that."""
+        if self._partial.make_room():
+            return True
+        self._has_room = False
+        self._pause()
+        return False
 
     # ---- backpressure
 
@@ -353,9 +291,8 @@ class Connection(SocketWriter):
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket)
-        if self._budget.exhausted and not self._waits_for_budget:
-            self._waits_for_budget = True
-            self._budget.when_free(self._budget_freed)
+        if not self._waits_for_budget:
+            self._waits_for_budget = self._account.wait(self._budget_freed)
 
     def _budget_freed(self) -> None:
         self._waits_for_budget = False
@@ -375,6 +312,7 @@ class Connection(SocketWriter):
             # Not too short either: some time must pass.
             step = max(_MUTE_SECONDS_MIN, min(left, _MUTE_SECONDS_MAX))
             self._unmuting = self._loop.call_later(step, self._mute_on, seconds)
+            self._account.yield_turn()
             self._pause()
         elif self._unmuting is not None:
             self._unmute()
@@ -382,17 +320,15 @@ class Connection(SocketWriter):
     @property
     def _is_muted_and_memory_short(self) -> bool:
         """What muted connections keep may fill half of the budget: the rest is for others."""
-        return self._unmuting is not None and self._budget.muted > self._budget.bytes_max // 2
+        return self._unmuting is not None and self._account.budget.is_muted_full
 
     @property
     def _kept_bytes(self) -> int:
         """Received and not handled."""
-        return self._reserved
+        return len(self._partial.buffer or b"")
 
     def _count_muted(self) -> None:
-        kept = self._kept_bytes if self._unmuting is not None else 0
-        self._budget.muted += kept - self._muted_bytes
-        self._muted_bytes = kept
+        self._account.mute(self._kept_bytes if self._unmuting is not None else 0)
 
     def _close_muted(self) -> bool:
         """Whether it is closed now: replies are still sent, also those that other brokers have to
@@ -400,7 +336,7 @@ class Connection(SocketWriter):
         reason = "muted, with unread requests that would take too much memory"
         log.debug("connection from %s closes: %s", self.address, reason)
         self._end_mute()
-        self._drop_partial()
+        self._partial.drop()
         if not self._writing:
             self._write()
         self.drain()
@@ -432,23 +368,24 @@ class Connection(SocketWriter):
             or self._out_bytes > limits.outgoing_bytes_max // 2
         ):
             return
-        if self._budget.exhausted and not self._may_exceed_budget():
+        if not self._may_read_on():
             self._pause()
             return
+        if self._has_room:
+            # What was paused for other reasons than its size is not slow.
+            self._partial.began_at = self._clock.monotonic()
+        self._has_room = True
         self._paused = self._waits_for_replies = False
         self._loop.add_reader(self._socket, self._on_readable)
-        if self._partial is not None and self._filled > self._position:
-            self._consume(memoryview(self._partial), self._position, self._filled)
+        partial = self._partial
+        if partial.buffer is not None:
+            self._consume(memoryview(partial.buffer), partial.position, partial.filled)
 
-    def _may_exceed_budget(self) -> bool:
-        """Whether to continue despite the exhausted budget, because only that frees it."""
-        if self._partial is not None:
-            if not self._has_room:
-                return False
-            if self._is_incomplete:
-                return True
+    def _may_read_on(self) -> bool:
+        if self._partial.buffer is not None and self._partial.is_incomplete:
+            return self._has_room or self._account.has_turn()
         # One frame at a time is always handled, or connections could deadlock.
-        return self.is_idle
+        return self.is_idle or not self._account.is_full
 
     # ---- replying
 
@@ -474,7 +411,7 @@ class Connection(SocketWriter):
         reply = DeferredReply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
-        self._budget.acquire(size)
+        self._account.acquire(size)
         return reply
 
     def reply_completed(self) -> None:
@@ -488,7 +425,7 @@ class Connection(SocketWriter):
             reply = replies.popleft()
             self._enqueue(chunks)
             self._inflight_bytes -= reply.held_bytes
-            self._budget.release(reply.held_bytes)
+            self._account.release(reply.held_bytes)
         if not self._parsing and not self._flush_scheduled:
             # Many replies become ready in one loop turn; they are sent together.
             self._flush_scheduled = True
@@ -526,6 +463,20 @@ class Connection(SocketWriter):
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def await_login(self) -> None:
+        """The client is unknown, and gets little memory, until `set_user`."""
+        self._account.await_login()
+
+    @property
+    def awaits_login(self) -> bool:
+        return self._account.awaits_login
+
+    def set_user(self, user: str) -> None:
+        """Whose connection it is."""
+        if not self.is_closed:
+            self._account.log_in(user)
+            self._on_login(self)
+
     def set_limits(self, limits: ConnectionLimits) -> None:
         """Change the limits from the next frame on, e.g. after a handshake."""
         self._limits = limits
@@ -543,15 +494,23 @@ class Connection(SocketWriter):
     def is_muted(self) -> bool:
         return self._unmuting is not None
 
-    @property
-    def is_mid_frame(self) -> bool:
-        return self._partial is not None and not self._paused
+    def is_slow(self, now: float) -> bool:
+        """Whether a frame takes too long to arrive. Time in which it waits for memory counts, or
+        such frames could fill the memory forever."""
+        partial = self._partial
+        if partial.buffer is None or not partial.is_incomplete or self._unmuting is not None:
+            return False
+        if self._paused and self._has_room:
+            return False
+        seconds = 0.0 if self._paused else now - self.active_at
+        return seconds > QUIET_SECONDS_MAX or partial.is_slow(now)
 
     def drain(self) -> None:
         """Stop reading; close once all pending replies are sent."""
         if self.is_closed or self._draining:
             return
         self._draining = True
+        self._account.yield_turn()
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket)
@@ -572,10 +531,10 @@ class Connection(SocketWriter):
             self._loop.remove_reader(self._socket)
         self._end_mute()
         super().close(reason, level)
-        self._drop_partial()
+        self._partial.drop()
         replies, self._replies = self._replies, deque()
+        self._account.close()
         for reply in replies:
-            self._budget.release(reply.held_bytes)
             if reply.on_abandoned is not None:
                 reply.on_abandoned()
         self._handler.on_closed(self)

@@ -12,7 +12,9 @@ from msgspec import Struct
 from moldau.model.clock import Clock
 from moldau.net.address_limits import AddressLimits
 from moldau.net.address_rates import AddressRates
-from moldau.net.buffers import BufferPool, ByteBudget
+from moldau.net.budget import ByteBudget
+from moldau.net.buffers import BufferPool
+from moldau.net.by_address import ByAddress
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.failure_log import FailureLog
 from moldau.net.sockets import OS_SOCKETS, Sockets
@@ -26,8 +28,6 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _ACCEPTS_PER_EVENT_MAX = 64
 _REAP_SECONDS = 5.0
-_MID_FRAME_SECONDS_MAX = 30.0
-"""A connection with an incomplete frame is closed after this long without data."""
 _WARN_SECONDS = 10.0
 
 
@@ -88,6 +88,8 @@ class Listener:
         self._pool = BufferPool()
         self._socket: socket.socket | None = None
         self._connections: dict[Connection, str] = {}
+        self._unknown: ByAddress[Connection] = ByAddress()
+        """Of these, those that have yet to log in."""
         self._timer: TimerHandle | None = None
         self._warned_at = float("-inf")
         self._left_out = 0
@@ -141,11 +143,11 @@ class Listener:
 
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self._limits
-        if len(self._connections) >= limits.connections_max:
-            self._refuse(sock, host, f"limit of {limits.connections_max} connections reached")
-            return
         if reason := self._addresses.refusal(host):
             self._refuse(sock, host, reason)
+            return
+        if len(self._connections) >= limits.connections_max and not self._close_unknown():
+            self._refuse(sock, host, f"limit of {limits.connections_max} connections reached")
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -158,6 +160,20 @@ class Listener:
             self.handshakes.began(connection, host)
         if self._on_accepted is not None:
             self._on_accepted(connection)
+            if connection.awaits_login and not connection.is_closed:
+                self._unknown.add(connection, host)
+
+    def _close_unknown(self) -> bool:
+        """Make room for a new connection: who fills the listener, and does not log in, shuts
+        nobody out."""
+        if not self._unknown:
+            return False
+        self.refused_total += 1
+        self._unknown.oldest_of_most().refuse(
+            f"limit of {self._limits.connections_max} connections reached, and it is the oldest "
+            "that has not logged in"
+        )
+        return True
 
     def _make_connection(self, sock: socket.socket, host: str, port: int) -> Connection:
         make: Callable[..., Connection] = Connection
@@ -173,6 +189,7 @@ class Listener:
             budget=self._budget,
             clock=self._clock,
             on_close=self._forget,
+            on_login=self._unknown.remove,
             failures=self.failures,
             listener=self._about,
         )
@@ -195,6 +212,7 @@ class Listener:
     def _forget(self, connection: Connection) -> None:
         if isinstance(connection, TlsConnection):
             self.handshakes.ended(connection)
+        self._unknown.remove(connection)
         host = self._connections.pop(connection, None)
         if host is not None:
             self._addresses.closed(host)
@@ -204,7 +222,7 @@ class Listener:
         now = self._clock.monotonic()
         for connection in list(self._connections):
             idle_seconds = now - connection.active_at
-            if connection.is_mid_frame and idle_seconds > _MID_FRAME_SECONDS_MAX:
+            if connection.is_slow(now):
                 connection.refuse("timed out in the middle of a request")
             elif connection.awaits_client and idle_seconds > self._limits.idle_seconds_max:
                 # Also one that does not read its replies: it would hold their memory forever.

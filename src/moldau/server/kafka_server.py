@@ -10,7 +10,7 @@ from moldau.edge.kafka.served_apis import APIS
 from moldau.edge.kafka.turn_order import LargeRequests
 from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.sockets import Sockets

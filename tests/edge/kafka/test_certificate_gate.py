@@ -17,7 +17,7 @@ from moldau.api.password_check import OsHashThreads
 from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.certificate_names import CertificateNames

@@ -6,7 +6,8 @@ from typing import cast
 from harness.virtual_loop import run_virtually
 from moldau.edge.kafka.deadlines import TICK_MS, Deadlines
 from moldau.model.errors import ErrorCode
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 
 
 def reply() -> DeferredReply:

@@ -54,6 +54,7 @@ def test_a_client_is_anonymous_until_it_is_known() -> None:
     assert (session.principal, session.host) == (ANONYMOUS, "192.0.2.7")
     assert session.read_only
     world.dispatcher.set_principal(client, ALICE)
+    assert cast(FakeConnection, client).user == str(ALICE)
     assert world.ask(client).principal == ALICE
     assert world.ask(client) is world.ask(client)
 

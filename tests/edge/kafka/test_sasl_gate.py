@@ -283,6 +283,19 @@ async def test_a_client_that_begins_to_authenticate_again_has_to_end_it(
         assert world.served == ["User:alice"]
 
 
+async def test_what_is_announced_before_the_login_takes_nothing_from_users() -> None:
+    announced = struct.pack(">i", 60_000) + b"\0\x12"
+    async with sasl_world() as (world, connect):
+        for _ in range(50):
+            (await connect()).writer.write(announced)
+        alice = await connect()
+        assert (await alice.log_in("alice", PASSWORD)).error_code == 0
+        assert world.listener.inflight_bytes == 0
+        alice.writer.write(announced)
+        await until(lambda: world.listener.inflight_bytes > 0, "what a user sends counts")
+        assert world.listener.inflight_bytes <= 1 << 16
+
+
 async def test_two_thousand_half_open_logins_do_not_keep_a_user_out(
     caplog: pytest.LogCaptureFixture,
 ):

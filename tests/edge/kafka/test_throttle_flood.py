@@ -10,7 +10,7 @@ from guarded_calls import GuardedWorld
 
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.connection import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.quotas import QuotaEntity, QuotaKey

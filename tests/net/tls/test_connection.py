@@ -16,8 +16,9 @@ from sliced import opened
 from tls_world import TlsWorld
 
 from moldau.model.slices import FileSlice
-from moldau.net.buffers import ByteBudget
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.budget import ByteBudget
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 from moldau.net.tls import handshakes
 from moldau.net.tls.connection import TlsConnection
 from moldau.net.tls.contexts import TlsContexts
@@ -125,7 +126,8 @@ async def test_a_client_that_does_not_read_is_paused_and_gets_all_later(world) -
 async def test_requests_wait_while_the_budget_is_used_up_and_are_handled_later(world) -> None:
     waiting: list[DeferredReply] = []
     handler = Recorder(lambda connection, frame: waiting.append(connection.defer()))
-    budget = ByteBudget(200_000)
+    # One client may have half of it.
+    budget = ByteBudget(400_000)
     async with listening(handler, tls=world.contexts(), budget=budget) as (_, port):
         reader, writer = await connect(port, world.client())
         bodies = [os.urandom(60_000) for _ in range(20)]

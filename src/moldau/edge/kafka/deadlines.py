@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.model.errors import ErrorCode
-from moldau.net.connection import DeferredReply
+from moldau.net.replies import DeferredReply
 
 Settle = Callable[[ErrorCode], None]
 

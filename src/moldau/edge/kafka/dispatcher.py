@@ -138,6 +138,7 @@ class Dispatcher:
     def set_principal(self, connection: Connection, principal: Principal) -> Session:
         """Who the client of a connection is, from its next request on."""
         session = self._begin_session(connection, principal)
+        connection.set_user(str(principal))
         meter = None if self._quotas is None else self._quotas.meter(principal, None)
         if meter is not None:
             mute_debtor(meter, connection)

@@ -20,7 +20,8 @@ from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.throttle import Throttle
 from moldau.model.histogram import SECONDS, Histogram
 from moldau.model.slices import Chunk
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response

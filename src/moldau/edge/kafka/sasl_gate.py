@@ -53,6 +53,7 @@ class SaslGate:
 
     def on_accepted(self, connection: Connection) -> None:
         connection.set_limits(self._limits_before)
+        connection.await_login()
         connection.state = login = ClientLogin(connection, self._rules, self._authenticated)
         login.limit_time()
         self._connections.add(connection)

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.model.clock import Clock
-from moldau.net.connection import Connection, DeferredReply
+from moldau.net.connection import Connection
+from moldau.net.replies import DeferredReply
 
 _ORPHANS_MAX: Final = 16
 

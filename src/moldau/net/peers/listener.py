@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
-from moldau.net.buffers import ByteBudget
+from moldau.net.budget import ByteBudget
 from moldau.net.by_address import ByAddress
 from moldau.net.connection import Connection, ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
@@ -175,6 +175,7 @@ class PeerListener:
     # ---- frames
 
     def _await_handshake(self, connection: Connection) -> None:
+        connection.await_login()
         self._unproven.add(connection, connection.address.rpartition(":")[0])
         if len(self._unproven) > _UNPROVEN_MAX:
             oldest = self._unproven.oldest_of_most()
@@ -237,6 +238,7 @@ class PeerListener:
         self._unproven.remove(connection)
         connection.state = _Peer(hello)
         connection.set_limits(_PEER_LIMITS)
+        connection.set_user(f"broker {hello.sender}")
         self._connections[hello.sender] = connection
         self._handler.on_peer_connected(hello)
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from moldau.model.clock import Clock
 from moldau.model.slices import FileSlice
-from moldau.net.buffers import BufferPool, ByteBudget
+from moldau.net.budget import ByteBudget
+from moldau.net.buffers import BufferPool
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.failure_log import FailureLog
 from moldau.net.socket_writer import SocketWriter, ended_early
@@ -170,6 +171,7 @@ class TlsConnection(TlsWriting, Connection):
         budget: ByteBudget,
         clock: Clock,
         on_close: Callable[[Connection], None],
+        on_login: Callable[[Connection], object],
         listener: object = None,
     ) -> None:
         super().__init__(
@@ -182,6 +184,7 @@ class TlsConnection(TlsWriting, Connection):
             budget=budget,
             clock=clock,
             on_close=on_close,
+            on_login=on_login,
             failures=failures,
             listener=listener,
         )
@@ -204,11 +207,13 @@ class TlsConnection(TlsWriting, Connection):
             self._receive_some()
 
     def _receive_some(self) -> None:
+        if not self._make_room():
+            return
         sealed = self._pool.sealed
-        size = len(sealed)
-        if self._partial is not None:
+        size = min(len(sealed), self._account.budget.eager_bytes + _RECORD_BYTES)
+        if self._partial.buffer is not None:
             # What lies beyond the frame would wait in OpenSSL, where nothing counts it.
-            size = min(size, len(self._partial) - self._filled + _RECORD_BYTES)
+            size = min(size, len(self._partial.buffer) - self._partial.filled + _RECORD_BYTES)
         try:
             received = self._socket.recv_into(sealed, size)
         except (BlockingIOError, InterruptedError):
@@ -252,12 +257,12 @@ class TlsConnection(TlsWriting, Connection):
     def _decrypt(self, tls: TlsChannel) -> None:
         read = tls.read
         is_open, has_more = True, True
-        while has_more and is_open:
-            buffer = self._partial
-            if buffer is None:
-                view, start = self._pool.scratch_view, 0
-            else:
-                view, start = memoryview(buffer), self._filled
+        view, partial = self._pool.scratch_view, self._partial
+        while has_more and is_open and self._make_room():
+            buffer = partial.buffer
+            start = 0
+            if buffer is not None:
+                view, start = memoryview(buffer), partial.filled
             end, limit = start, len(view)
             try:
                 while end < limit and is_open:
@@ -273,11 +278,10 @@ class TlsConnection(TlsWriting, Connection):
                 if buffer is None:
                     self._consume(view, 0, end)
                 else:
-                    self._filled = end
-                    self._consume(view, self._position, end)
-            elif has_more and is_open:
-                # No room for more until the connection is resumed.
-                return
+                    partial.filled = end
+                    self._consume(view, partial.position, end)
+            # A buffer with a view could not grow.
+            view = self._pool.scratch_view
             if self.is_closed or self._paused:
                 return
         if not is_open:
@@ -292,17 +296,17 @@ class TlsConnection(TlsWriting, Connection):
             if tls.has_input and self._is_muted_and_memory_short and self._close_muted():
                 return
             self._held = tls.input_bytes
-            self._budget.acquire(self._held)
+            self._account.acquire(self._held)
             if self._unmuting is not None:
                 self._count_muted()
 
     @property
     def _kept_bytes(self) -> int:
-        return self._reserved + self._held
+        return super()._kept_bytes + self._held
 
     def _release_input(self) -> None:
         held, self._held = self._held, 0
-        self._budget.release(held)
+        self._account.release(held)
 
     def _maybe_resume(self) -> None:
         super()._maybe_resume()

@@ -120,7 +120,8 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
     inflight_bytes_max: Annotated[
         int,
         Setting(
-            "Request bytes of all connections that may be in flight before reading pauses.",
+            "Request bytes of all connections that may be in flight before reading pauses. When "
+            "half of them are, one address or user may have a quarter.",
             Unit.BYTES,
             min=KIB,
         ),
