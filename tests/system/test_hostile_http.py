@@ -125,3 +125,14 @@ def test_half_sent_bodies_of_one_user_refuse_no_records_of_another(secured: Secu
 
     with attacked(secured, half, count=16, pause=0.2, hosts=["127.0.0.2"]) as attack:
         assert statuses(attack, store) == [200] * ASKED
+
+
+def test_half_requests_from_two_addresses_keep_no_probe_out(secured: SecuredBroker) -> None:
+    half = head(secured, "GET /healthz", "x: ")
+    hosts = ["127.0.0.2", "127.0.0.3"]
+
+    def probe() -> int:
+        return secured.ask("nobody", "GET", "/healthz")[0]
+
+    with attacked(secured, half, count=300, pause=0.005, hosts=hosts) as attack:
+        assert statuses(attack, probe) == [200] * ASKED
