@@ -67,8 +67,9 @@ A request has at most %(request)d MiB, and must arrive within %(arrival)d second
 Poll or ReadFrom stays below 4 MiB, the default limit of clients; a single message may exceed it.
 Each broker accepts %(connections)s connections and %(calls)s concurrent calls, of them %(checks)d
 health checks; of more, the oldest ends with RESOURCE_EXHAUSTED. Clients may send
-keepalive pings every %(ping)d seconds. A connection without calls is closed after %(idle)d minutes;
-clients reconnect by themselves.
+keepalive pings every %(ping)d seconds. A connection without calls is closed after %(idle)d seconds;
+clients reconnect by themselves. Connections have no limit per address: see
+[Hardening](../security.md#hardening).
 
 """
 _REFUSED = """\
@@ -108,7 +109,7 @@ def render() -> str:
             "checks": limits.health_calls_max,
             "arrival": limits.request_ms_max // 1000,
             "ping": limits.ping_ms_min // 1000,
-            "idle": limits.idle_ms_max // 60_000,
+            "idle": limits.idle_ms_max // 1000,
         },
         f"## Calls of `{file.package}.{service.name}`\n\n",
         "| call | request | response |\n|---|---|---|\n",

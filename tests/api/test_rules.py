@@ -56,6 +56,7 @@ READ_FROM_THE_IMAGE = {
     "topics.all",
     "queues.known_groups",
     "cluster.log_dirs",
+    "appends.check",
 }
 """Without a call of a service."""
 

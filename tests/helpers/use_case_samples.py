@@ -282,6 +282,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "produce.append": one(lambda s: s.produce.append("orders", 0, memoryview(b""), -1)),
     "transactional_produce.append": one(transactional_append),
+    "appends.check": one(lambda s: s.appends.check(ORDERS.name)),
     "appends.partitions_for": one(lambda s: s.appends.partitions_for(ORDERS, [(None, b"k")])),
     "appends.store": one(
         lambda s: s.appends.store(ORDERS, [], [], acks=-1, timeout_seconds=1.0),

@@ -93,6 +93,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "transactional_produce.append": _use(
         {TRANSACTIONAL_ID: Operation.WRITE, TOPIC: Operation.WRITE}
     ),
+    "appends.check": _use(_WRITE_TOPIC),
     "appends.partitions_for": _use(_WRITE_TOPIC),
     "appends.store": _use(_WRITE_TOPIC),
     "fetch.fetch": _read(_READ_TOPIC),

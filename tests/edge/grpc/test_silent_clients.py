@@ -67,12 +67,17 @@ def health(door: Door) -> Any:
     return health_pb2_grpc.HealthStub(door.channel)
 
 
-def is_served(door: Door) -> bool:
+def is_served(door: Door, *, wait_for_ready: bool = False) -> bool:
     """Whether another client finds room for a call."""
     with grpc.insecure_channel(door.address, options=ALONE) as channel:
         call: Any = QueueStub(channel).Ack.with_call
         try:
-            call(ACK, metadata=[("authorization", "x")], timeout=wait_seconds_max())
+            call(
+                ACK,
+                metadata=[("authorization", "x")],
+                timeout=wait_seconds_max(),
+                wait_for_ready=wait_for_ready,
+            )
         except grpc.RpcError as error:
             if error.code() is not StatusCode.RESOURCE_EXHAUSTED:
                 raise
@@ -106,6 +111,17 @@ def test_a_client_that_sends_no_request_makes_room_after_a_while(
         assert {call.code() for call in calls} == {StatusCode.DEADLINE_EXCEEDED}
         assert not silence.is_set()
         wait_until(lambda: is_served(door), "there is room")
+
+
+def test_connections_without_calls_make_room_after_a_while() -> None:
+    with opened(GrpcLimits(connections_max=2, idle_ms_max=500)) as door:
+        door.queues.answers["ack"] = [DONE]
+        held = [grpc.insecure_channel(door.address, options=ALONE) for _ in range(2)]
+        for channel in held:
+            grpc.channel_ready_future(channel).result(wait_seconds_max())
+        assert is_served(door, wait_for_ready=True)
+        for channel in held:
+            channel.close()
 
 
 def test_one_address_cannot_take_all_calls(silence: threading.Event) -> None:

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -158,51 +160,82 @@ def test_several_requests_share_a_connection():
             assert read_reply(sock).startswith(b"HTTP/1.1 200")
 
 
-def test_connections_above_the_cap_are_closed_and_the_others_stay():
+LEAVE = (
+    b"POST /api/v1/cluster/leave HTTP/1.1\r\nhost: localhost\r\n"
+    b'content-type: application/json\r\ncontent-length: 13\r\n\r\n{"broker": 1}'
+)
+
+
+def is_served(world: Served, source: str = "127.0.0.1") -> bool:
+    """A newcomer."""
+    with world.connect(source) as sock:
+        sock.sendall(REQUEST)
+        return read_reply(sock).startswith(b"HTTP/1.1 200")
+
+
+@contextmanager
+def being_answered(world: Served, count: int) -> Iterator[list[socket.socket]]:
+    """Connections of 127.0.0.1 whose replies are held back until the end."""
+    world.cluster.hold = asyncio.Event()
+    held = [world.connect() for _ in range(count)]
+    for sock in held:
+        sock.sendall(LEAVE)
+    wait_until(lambda: len(world.cluster.asked) == count, "all requests have come")
+    yield held
+    world.loop.call_soon_threadsafe(world.cluster.hold.set)
+    for sock in held:
+        assert read_reply(sock).startswith(b"HTTP/1.1 202")
+
+
+def test_no_newcomer_takes_the_place_of_a_request_that_is_being_answered(monkeypatch):
+    monkeypatch.setattr("moldau.api.metadata_changes.DECIDED_SECONDS_MAX", 600)
     with served(limits=HttpLimits(connections_max=2)) as world:
-        held = [world.connect(), world.connect()]
-        for sock in held:
-            sock.sendall(REQUEST)
-            assert read_reply(sock).startswith(b"HTTP/1.1 200")
-        with world.connect() as third:
-            reply = read_reply(third)
-            assert reply.startswith(b"HTTP/1.1 503")
-            assert b"content-type: application/problem+json" in reply
-            assert b"retry-after: 1" in reply
-            assert is_closed(third)
-        held[0].sendall(REQUEST)
-        assert read_reply(held[0]).startswith(b"HTTP/1.1 200")
-        held[1].close()
-
-        def is_let_in() -> bool:
-            with world.connect() as again:
-                again.sendall(REQUEST)
-                return read_reply(again).startswith(b"HTTP/1.1 200")
-
-        wait_until(is_let_in, "a place that became free is given away", ignoring=ConnectionError)
-        held[0].close()
+        with being_answered(world, 2) as held:
+            for source in ("127.0.0.1", "127.0.0.2"):
+                with world.connect(source) as third:
+                    reply = read_reply(third)
+                    assert reply.startswith(b"HTTP/1.1 503")
+                    assert b"content-type: application/problem+json" in reply
+                    assert b"retry-after: 1" in reply
+                    assert is_closed(third)
+        # Now they wait for their next request, and make room.
+        assert is_served(world, "127.0.0.2")
+        assert is_closed(held[0])
 
 
-def test_one_address_cannot_take_all_connections():
+def test_one_address_cannot_take_all_connections(monkeypatch):
+    monkeypatch.setattr("moldau.api.metadata_changes.DECIDED_SECONDS_MAX", 600)
     with served(limits=HttpLimits(connections_max=8, connections_per_address_max=2)) as world:
-        held = [world.connect(source="127.0.0.1") for _ in range(2)]
-        for sock in held:
-            sock.sendall(REQUEST)
-            assert read_reply(sock).startswith(b"HTTP/1.1 200")
-        with world.connect(source="127.0.0.1") as third:
-            assert read_reply(third).startswith(b"HTTP/1.1 503")
-        with world.connect(source="127.0.0.2") as other:
-            other.sendall(REQUEST)
-            assert read_reply(other).startswith(b"HTTP/1.1 200")
-        for sock in held:
-            sock.close()
+        with being_answered(world, 2):
+            with world.connect() as third:
+                assert read_reply(third).startswith(b"HTTP/1.1 503")
+            assert is_served(world, "127.0.0.2")
+        assert is_served(world)
 
-        def is_let_in() -> bool:
-            with world.connect(source="127.0.0.1") as again:
-                again.sendall(REQUEST)
-                return read_reply(again).startswith(b"HTTP/1.1 200")
 
-        wait_until(is_let_in, "a place that became free is given away", ignoring=ConnectionError)
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /heal", LEAVE[:-1], REQUEST, REQUEST + b"GET /heal"],
+    ids=["nothing", "half a head", "half a body", "one request", "one and a half"],
+)
+@pytest.mark.parametrize("newcomer", ["127.0.0.2", "127.0.0.4"])
+def test_who_only_holds_connections_makes_room_for_newcomers(sent, newcomer):
+    """Two addresses that said half of a request, or one, kept out everyone else."""
+    limits = HttpLimits(connections_max=6, connections_per_address_max=4, request_seconds_max=600)
+    with served(limits=limits) as world:
+        held = [world.connect(f"127.0.0.{2 + number // 4}") for number in range(6)]
+        for sock in held:
+            sock.sendall(sent)
+            if sent.startswith(REQUEST):
+                assert read_reply(sock).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: world.run(lambda: open_connections(world)) == 6, "all are open")
+        with world.connect(newcomer) as sock:
+            for _ in range(2):
+                sock.sendall(REQUEST)
+                assert read_reply(sock).startswith(b"HTTP/1.1 200")
+            # The oldest of the address that has most.
+            assert is_closed(held[0])
+            assert world.run(lambda: open_connections(world)) == 6
 
 
 @pytest.mark.parametrize(
@@ -351,11 +384,12 @@ def test_the_system_gives_up_on_clients_that_do_not_respond():
 
 
 def wait_until_no_connections(world: Served) -> None:
-    async def count() -> int:
-        engine = world.listener._server
-        return 0 if engine is None else len(engine.server_state.connections)
+    wait_until(lambda: not world.run(lambda: open_connections(world)), "there are no connections")
 
-    wait_until(lambda: not world.run(count), "there are no connections")
+
+async def open_connections(world: Served) -> int:
+    engine = world.listener._server
+    return 0 if engine is None else len(engine.server_state.connections)
 
 
 def test_a_stop_lets_requests_finish_and_frees_the_port(monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.model.errors import RefusedError
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
 
@@ -49,12 +50,15 @@ async def reader(scope, receive, send):
 class Client:
     """Sends a body in pieces and keeps what comes."""
 
-    def __init__(self, *pieces: bytes, method: str = "GET", headers=()) -> None:
+    def __init__(
+        self, *pieces: bytes, method: str = "GET", headers=(), host: str = "127.0.0.1"
+    ) -> None:
         self.scope = {
             "type": "http",
             "method": method,
             "scheme": "http",
             "path": "/",
+            "client": (host, 1234),
             "headers": [(b"host", b"localhost:8080"), *headers],
         }
         self._pieces = list(pieces)
@@ -153,6 +157,43 @@ def test_replies_that_wait_for_their_readers_take_each_others_room():
 
     assert asyncio.run(scene()) == (200, 503, 200)
     assert gate.buffered_bytes == 0
+
+
+def test_bodies_that_never_end_leave_room_for_those_of_others():
+    """Those of one client took all of it."""
+    gate = gate_of(reader, 8 * PIECE)
+
+    async def scene() -> list[int]:
+        held, never = [], asyncio.Event()
+        for _ in range(8):
+            client = Client(bytes(PIECE - 1), b"", method="POST", host="127.0.0.2")
+            receive = client.receive
+
+            async def all_but_the_end(receive=receive, client=client):
+                if len(client._pieces) == 1:
+                    await never.wait()
+                return await receive()
+
+            client.receive = all_but_the_end  # type: ignore[method-assign]
+            held.append(asyncio.create_task(client.ask(gate)))
+        await asyncio.sleep(0)
+        statuses = []
+        for host in ("127.0.0.3", "127.0.0.4"):
+            other = Client(bytes(2 * PIECE), method="POST", host=host)
+            await other.ask(gate)
+            statuses.append(other.status)
+        never.set()
+        refused = await asyncio.gather(*held, return_exceptions=True)
+        assert sum(isinstance(each, RefusedError) for each in refused) == 6
+        return statuses
+
+    assert asyncio.run(scene()) == [200, 200]
+    assert gate.buffered_bytes == 0
+
+
+def test_a_single_reply_may_be_larger_than_the_share_of_a_client():
+    gate = gate_of(reply_of(3 * PIECE), 4 * PIECE)
+    assert asked(gate).status == 200
 
 
 def test_a_client_that_goes_leaves_nothing_behind():

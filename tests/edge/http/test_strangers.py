@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Final, NamedTuple
 
 import pytest
 from secured_broker import GROUP, PASSWORDS, SECRET, TOPIC, SecuredBroker, secured_broker
 
 from moldau.edge.http.visits import PUBLIC
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -120,6 +122,28 @@ def test_nobody_gets_or_changes_more_than_they_may(secured, who):
         if EXPECTED[route].hides and who != "reader":
             assert TOPIC not in text, route
     assert state(secured) == before
+
+
+@pytest.mark.parametrize(
+    ("who", "topic", "status"),
+    [
+        ("powerless", TOPIC, 403),
+        ("powerless", "none", 403),
+        ("reader", TOPIC, 403),
+        ("admin", "none", 404),
+    ],
+)
+def test_records_that_nobody_will_store_are_not_waited_for(secured, who, topic, status):
+    """Half-sent bodies of clients without rights took the memory for those of others."""
+    connection = HTTPConnection(secured.broker.http_address, timeout=wait_seconds_max())
+    connection.putrequest("POST", f"/api/v1/topics/{topic}/records")
+    head = {"content-type": "application/json", "content-length": str(2**20)}
+    for name, value in (head | secured.authorization(who)).items():
+        connection.putheader(name, value)
+    connection.endheaders(b"{")
+    # Before the deadline of a request, which closes the connection without an answer.
+    assert connection.getresponse().status == status
+    connection.close()
 
 
 def test_the_administrator_gets_through_where_others_are_refused(secured):

@@ -59,6 +59,24 @@ def test_requests_are_served_over_tls(world):
         assert ask(connection, "/api/v1/topology")[0] == 200
 
 
+def test_connections_that_only_wait_make_room_for_newcomers(world):
+    with ExitStack() as stack:
+        found = stack.enter_context(https(world, connections_max=2, keep_alive_seconds_max=600))
+        made = [stack.enter_context(connected(found.port, world.client())) for _ in range(3)]
+        for connection in made:
+            assert ask(connection)[0] == 200
+        assert is_reset(made[0])
+        for connection in made[1:]:
+            assert ask(connection)[0] == 200
+
+
+def is_reset(connection: HTTPSConnection) -> bool:
+    try:
+        return not connection.sock.recv(1)
+    except (ConnectionResetError, ssl.SSLEOFError):
+        return True
+
+
 def test_a_new_certificate_is_used_at_once_and_ends_no_connection(world):
     tls = world.contexts()
     with served(tls=tls) as found, connected(found.port, world.client()) as old:

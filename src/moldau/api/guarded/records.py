@@ -87,6 +87,10 @@ class GuardedAppends:
         self._guard = guard
         self._producer = producer
 
+    def check(self, topic: str) -> None:
+        """For a request whose records are not read yet. Raises RefusedError if it is in vain."""
+        self._check("appends.check", topic)
+
     def partitions_for(
         self, topic: Topic, requested: Iterable[tuple[int | None, bytes | None]]
     ) -> list[int]:

@@ -52,7 +52,7 @@ class GrpcLimits(Struct, frozen=True, kw_only=True):
     handshake_ms_max: int = 20_000
     age_ms_max: int = 3_600_000
     """Older connections are closed when their calls are done; clients reconnect."""
-    idle_ms_max: int = 600_000
+    idle_ms_max: int = 60_000
     """Connections without calls are closed after this; clients reconnect when needed."""
     keepalive_ms: int = 30_000
     """A client that sends nothing for this long is pinged."""

@@ -10,7 +10,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
     connections_max: int = 256
     connections_per_address_max: int = 192
-    """One address cannot take the place of all others."""
+    """One address cannot take the place of all others. At both limits, a connection that waits for
+    its client is closed for a newcomer."""
     tls_per_second_per_address_max: float = 100.0
     """New connections with TLS: a handshake takes milliseconds of the event loop."""
     keep_alive_seconds_max: int = 10

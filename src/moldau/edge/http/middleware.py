@@ -1,24 +1,28 @@
 """Middleware around every request: limits the memory of bodies and replies, counts and times.
 
-Clients decide how long bodies arrive and how long replies wait to be read. Each has a limit, and
-all together have one: above it, further requests get a retriable error. Large replies are sent in
-pieces, so that what a client has not read is counted here and not in a hidden buffer.
+Clients decide how long bodies arrive and how long replies wait to be read. Each has a limit, those
+of one client have one, and all together: above it, further requests get a retriable error. Large
+replies are sent in pieces, so that what a client has not read is counted here and not in a hidden
+buffer.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final
+from typing import Final, NoReturn
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts, with_origin_form
 from moldau.edge.http.responses import respond_refusal
+from moldau.edge.http.visits import holder_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
 
 _PIECE_BYTES: Final = 256 * 1024
+_SHARES: Final = 4
+"""One client gets this part of the memory, so that it takes several to refuse others."""
 _METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 """Counted by name; all others, which a client may invent, count as one."""
 
@@ -37,10 +41,13 @@ class LimitsMiddleware:
         self.stop = on_stop
         """Ends replies that stream indefinitely."""
         self._buffered_bytes_max = buffered_bytes_max
+        self._share_bytes_max = buffered_bytes_max // _SHARES
         self._hosts = hosts
         self._cors = cors
         self.buffered_bytes = 0
         """Of bodies being received and replies being sent."""
+        self._held: Counter[str] = Counter()
+        """Of these, what each client has."""
         self.refused_total = 0
         """Requests rejected because of `buffered_bytes_max`."""
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -53,7 +60,8 @@ class LimitsMiddleware:
             await self._app(scope, receive, send)
             return
         began = perf_counter()
-        exchange = _Exchange(self, receive, self._cors.wrap(scope, send))
+        asked = with_origin_form(scope)
+        exchange = _Exchange(self, asked, receive, self._cors.wrap(scope, send))
         app = (
             self._hosts.refusal(scope)
             or self._cors.preflight(scope)
@@ -61,9 +69,9 @@ class LimitsMiddleware:
             or self._app
         )
         try:
-            await app(with_origin_form(scope), exchange.receive, exchange.send)
+            await app(asked, exchange.receive, exchange.send)
         finally:
-            self.buffered_bytes -= exchange.buffered_bytes
+            exchange.release_body()
             method = scope["method"]
             if exchange.status:
                 named = method if method in _METHODS else "other"
@@ -71,27 +79,54 @@ class LimitsMiddleware:
             if not exchange.streams:
                 self.seconds.add(perf_counter() - began)
 
-    def reserve(self, count: int) -> None:
+    def reserve(self, count: int, holder: str) -> None:
         """Raises RefusedError."""
+        held = self._held[holder]
+        # A single reply may be larger.
+        if held and held + count > self._share_bytes_max:
+            self._refuse(held, self._share_bytes_max, "of this client ")
         if self.buffered_bytes + count > self._buffered_bytes_max:
-            self.refused_total += 1
-            raise RefusedError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"{self.buffered_bytes} bytes of bodies and replies are in memory; "
-                f"the limit is {self._buffered_bytes_max}",
-            )
+            self._refuse(self.buffered_bytes, self._buffered_bytes_max)
         self.buffered_bytes += count
+        self._held[holder] += count
+
+    def release(self, count: int, holder: str) -> None:
+        self.buffered_bytes -= count
+        self._held[holder] -= count
+        if not self._held[holder]:
+            del self._held[holder]
+
+    def _refuse(self, held: int, limit: int, whose: str = "") -> NoReturn:
+        self.refused_total += 1
+        raise RefusedError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"{held} bytes of bodies and replies {whose}are in memory; the limit is {limit}",
+        )
 
 
 class _Exchange:
-    __slots__ = ("_limits", "_receive", "_send", "_start", "buffered_bytes", "status", "streams")
+    __slots__ = (
+        "_body_bytes",
+        "_holder",
+        "_limits",
+        "_receive",
+        "_scope",
+        "_send",
+        "_start",
+        "status",
+        "streams",
+    )
 
-    def __init__(self, limits: LimitsMiddleware, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, limits: LimitsMiddleware, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._limits = limits
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._start: Message | None = None
-        self.buffered_bytes = 0
+        self._holder = ""
+        self._body_bytes = 0
         self.status = 0
         self.streams = False
 
@@ -100,9 +135,15 @@ class _Exchange:
         message = await self._receive()
         count = len(message.get("body", b""))
         if count:
-            self._limits.reserve(count)
-            self.buffered_bytes += count
+            # The same for the whole body.
+            self._holder = self._holder or holder_of(self._scope)
+            self._limits.reserve(count, self._holder)
+            self._body_bytes += count
         return message
+
+    def release_body(self) -> None:
+        if self._body_bytes:
+            self._limits.release(self._body_bytes, self._holder)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -115,8 +156,9 @@ class _Exchange:
             await self._begin(more)
             await self._send(message)
             return
+        holder = holder_of(self._scope)
         try:
-            self._limits.reserve(len(body))
+            self._limits.reserve(len(body), holder)
         except RefusedError as refusal:
             if self._start is None:
                 raise
@@ -131,7 +173,7 @@ class _Exchange:
                     {"type": "http.response.body", "body": piece, "more_body": more or not is_last}
                 )
         finally:
-            self._limits.buffered_bytes -= len(body)
+            self._limits.release(len(body), holder)
 
     async def _begin(self, streams: bool) -> None:
         start, self._start = self._start, None

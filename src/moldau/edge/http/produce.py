@@ -113,9 +113,13 @@ def _decode(body: bytes | bytearray) -> RecordsSent | _TextsSent:
 
 async def store(request: Request) -> Response:
     check_query(request)
+    session, name = session_of(request), request.path_params["topic"]
+    # Who may not write here takes no memory from those who may.
+    session.appends.check(name)
+    session.topics.get(name)
     sent = await read_body(request, _decode, bytes_max=BODY_BYTES_MAX)
-    session = session_of(request)
-    topic = session.topics.get(request.path_params["topic"])
+    # Again: meanwhile it may have been deleted.
+    topic = session.topics.get(name)
     records = _read_records(sent, session.clock.wall_ms())
     pairs = zip(sent.records, records, strict=True)
     partitions = session.appends.partitions_for(

@@ -14,6 +14,8 @@ from moldau.api.entrance import Entrance, Visit
 from moldau.api.session import Session
 from moldau.edge.http.responses import respond_error, respond_refusal
 from moldau.model.errors import ErrorCode, QuotaExceededError
+from moldau.net.networks import network_of
+from moldau.security.principal import ANONYMOUS
 from moldau.security.sasl import AuthenticationError
 
 LOGIN_PATH: Final = "/api/v1/login"
@@ -90,6 +92,14 @@ def host_of(scope: Scope) -> str:
     """The address of the client."""
     client = scope.get("client")
     return client[0] if client else ""
+
+
+def holder_of(scope: Scope) -> str:
+    """Whose share of the broker's memory a request takes: its user's, or its address's."""
+    visit: Visit | None = scope.get(_VISIT)
+    if visit is None or visit.session.principal == ANONYMOUS:
+        return network_of(host_of(scope))
+    return str(visit.session.principal)
 
 
 def respond_unknown(error: AuthenticationError) -> Response:

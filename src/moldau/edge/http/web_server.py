@@ -2,7 +2,7 @@
 
 uvicorn limits the idle time between requests, but waits indefinitely for the first request, for the
 rest of a request, and for a client that reads no reply. Here each of these has a timeout, and
-connections above the limit are closed before anything is read.
+above the limit of connections one that waits for its client is closed.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
+from moldau.edge.http.places import Places
 from moldau.edge.http.responses import RETRY_SECONDS, respond_error
 from moldau.edge.http.tls_front import TlsFront
 from moldau.edge.http.visits import CERTIFICATE
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
-from moldau.net.address_limits import AddressLimits
 from moldau.net.failure_log import FailureLog
 from moldau.net.tls.contexts import TlsContexts, peer_certificate
 
@@ -76,11 +76,10 @@ class BoundedProtocol(H11Protocol):
     limits: HttpLimits
     """Set on a subclass: uvicorn creates the instances."""
     counted: ConnectionCounts
-    addresses: AddressLimits
+    places: "Places[BoundedProtocol]"
     clock: Clock | None
 
     _host = ""
-    """Set while the connection counts for its address."""
     _expires_ms = float("inf")
     _request_timer: TimerHandle | None = None
     _reply_timer: TimerHandle | None = None
@@ -94,22 +93,21 @@ class BoundedProtocol(H11Protocol):
             # One that cannot be parsed, and so never expires.
             transport.abort()
             return
-        host = self.client[0] if self.client else ""
-        reason = self.addresses.refusal(host)
-        if len(self.connections) > self.limits.connections_max:
-            reason = f"limit of {self.limits.connections_max} connections reached"
-        if reason:
+        self._host = self.client[0] if self.client else ""
+        loser = self.places.take(self, self._host)
+        if loser is not None:
             self.counted.refused_total += 1
-            self._log_limit_reached(host, reason)
+            loser._log_limit_reached()
+        if loser is self:
             transport.write(_TOO_MANY_CONNECTIONS)
             transport.close()
         else:
+            if loser is not None:
+                loser.transport.abort()
             self.counted.accepted_total += 1
-            self._host = host
-            self.addresses.opened(host)
             self._set_tcp_timeout(transport)
             self._await_request()
-        self.counted.open = len(self.connections)
+        self.counted.open = len(self.places)
 
     def _keep_certificate(self, transport: Transport) -> None:
         """The certificate of the client, for all requests of the connection."""
@@ -127,21 +125,26 @@ class BoundedProtocol(H11Protocol):
             milliseconds = int(self.limits.reply_stall_seconds_max * 1000)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, milliseconds))
 
-    def _log_limit_reached(self, host: str, reason: str) -> None:
+    def _log_limit_reached(self) -> None:
         """At most one line every few seconds: a connection storm must not fill the disk."""
-        kind, now = type(self), self.loop.time()
+        kind, now, limits = type(self), self.loop.time(), self.limits
         if now - kind._warned_at >= _WARN_SECONDS:
             kind._warned_at = now
-            log.warning("HTTP connection from %s rejected: %s", host, reason)
+            log.warning(
+                "HTTP connection from %s closed: limit of %d connections, or %d of one address, "
+                "reached",
+                self._host,
+                limits.connections_max,
+                limits.connections_per_address_max,
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request_timer()
         self._forget_reply_timer()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
-        if self._host:
-            self.addresses.closed(self._host)
-        self.counted.open = len(self.connections)
+        self.places.leave(self)
+        self.counted.open = len(self.places)
 
     def data_received(self, data: bytes) -> None:
         if self.clock is not None and self.clock.wall_ms() >= self._expires_ms:
@@ -150,19 +153,27 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
             return
         super().data_received(data)
-        cycle = self.cycle
         # Head or body is incomplete, or the reply was sent before the body was complete.
-        if cycle is None or cycle.response_complete or cycle.more_body:
+        if self._settle_place():
             self._await_request()
         else:
             self._forget_request_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        cycle = self.cycle
-        if not cycle.response_complete and cycle.more_body:
+        if self._settle_place() and not self.cycle.response_complete:
             # The next request has arrived in part, and its rest may never come.
             self._await_request()
+
+    def _settle_place(self) -> bool:
+        """Whether the client has to send something; who has not may lose its place."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            self.places.answer(self)
+            return False
+        if not self.transport.is_closing():
+            self.places.wait(self, self._host)
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Not HTTP: answered in the same form as every other error."""
@@ -247,7 +258,7 @@ class WebServer(uvicorn.Server):
         Protocol.limits = limits
         Protocol.counted = counted
         Protocol.clock = clock
-        Protocol.addresses = AddressLimits(limits.connections_per_address_max)
+        Protocol.places = Places(limits.connections_max, limits.connections_per_address_max)
         super().__init__(
             uvicorn.Config(
                 app,
