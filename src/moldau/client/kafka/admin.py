@@ -182,11 +182,12 @@ class Admin:
     def _check_may_see(self, name: str) -> None:
         """For a topic that is not listed. Raises RejectedError if this user may not see it.
 
-        Brokers do not tell such a user whether it exists.
+        Brokers do not tell such a user whether it exists. Without a controller nobody answers: then
+        it is only known that the topic is not listed.
         """
         names = TopicCollection([name])
         futures = self._client.describe_topics(names, request_timeout=REQUEST_SECONDS_MAX)
-        with contextlib.suppress(NotFoundError):
+        with contextlib.suppress(NotFoundError, TimedOutError):
             self._wait(futures[name], f"describe topic {name}")
 
     def create_topic(
