@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 from moldau.groups.consumer_protocol import assignment_bytes, read_subscription
-from moldau.records.kafka_types import Reader, string_bytes
+from moldau.records.kafka_types import string_bytes
 from sim.clients.wire import Place
 
 
@@ -24,22 +24,6 @@ def subscription_bytes(
     if version >= 3:
         parts.append(struct.pack(">h", -1))
     return b"".join(parts)
-
-
-def generation_of(subscription: bytes) -> int:
-    """In which its member was given what it says it has."""
-    reader = Reader(subscription)
-    version = reader.int16()
-    if version < 2:
-        return -1
-    for _ in range(reader.array_length()):
-        reader.string()
-    reader.nullable_blob()
-    for _ in range(reader.array_length()):
-        reader.string()
-        for _ in range(reader.array_length()):
-            reader.int32()
-    return reader.int32()
 
 
 def assign(
@@ -71,12 +55,12 @@ def _cooperatively(
     """What another still has is given on in the next generation."""
     owners: dict[Place, tuple[int, str]] = {}
     for name in names:
-        subscribed, generation = read_subscription(members[name]), generation_of(members[name])
+        subscribed = read_subscription(members[name])
         assert subscribed is not None
         for topic, indexes in subscribed.owned.items():
             for index in indexes:
-                found = owners.get((topic, index))
-                owners[topic, index] = max((generation, name), found or (generation, name))
+                claim = (subscribed.generation, name)
+                owners[topic, index] = max(claim, owners.get((topic, index), claim))
     most = -(-len(places) // len(names))
     plan: dict[str, list[Place]] = {name: [] for name in names}
     rest: list[Place] = []

@@ -1,7 +1,9 @@
 """Mistakes of the group coordinator."""
 
+import asyncio
 from typing import Any
 
+from moldau.coordination.coordinator_host import CoordinatorHost
 from moldau.coordination.group_service import GroupService
 from moldau.groups import offsets
 from moldau.groups.consumer import heartbeat
@@ -11,6 +13,7 @@ from moldau.groups.group import Group
 from moldau.groups.offsets import CommitOffsetsWrite
 from moldau.groups.results import FetchOffsetsResult
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
 from sim.mutants import Mutant, Patch, mutant
 from sim.plan import GroupPlan
 
@@ -46,6 +49,14 @@ def _fetch_while_loading(self: GroupCoordinator, *args: Any, **named: Any) -> Fe
 
 
 _fetch_offsets = GroupCoordinator.fetch_offsets
+
+
+async def _load_slowly(self: CoordinatorHost[Any, Any, Any], offset: Offset) -> None:
+    await asyncio.sleep(0.4)
+    await _committed(self, offset)
+
+
+_committed = CoordinatorHost._committed
 
 
 def _give_at_once(current: Any, **named: Any) -> Any:
@@ -91,7 +102,8 @@ MUTANTS = (
         CLASSIC + CONSUMER,
         (GroupCoordinator, "fetch_offsets", _fetch_while_loading),
         (GroupService, "fetch_offsets", _fetch_known),
-        flush_seconds=0.2,
+        # Groups are small here, and read before anybody asks: as if there were many of them.
+        (CoordinatorHost, "_committed", _load_slowly),
     ),
     _mutant(
         "GivesAtOnce",

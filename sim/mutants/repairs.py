@@ -126,15 +126,8 @@ MUTANTS = (
         "KeepsSending",
         "raft",
         "a follower whose snapshot took the place of a waiting append is never sent to again",
-        {"isolate": 3.0, "stop": 4.0},
+        None,
         part(KeepsSending),
-        # What comes at the last reconnection is not mended by the next.
-        seconds=12.0,
-        admin=True,
-        producers=4,
-        keyed=2,
-        partitions=3,
-        knobs=frozenset({"tight", "far", "sends"}),
         scenarios=("full_link",),
     ),
     mutant(

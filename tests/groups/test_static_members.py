@@ -1,4 +1,16 @@
+import struct
+
+import pytest
+from group_clients import subscription
+
 from moldau.model.errors import ErrorCode
+
+
+def _owning(generation: int, *owned: int) -> dict[str, object]:
+    """The subscription of a cooperative member, by its last generation."""
+    first = subscription(["t"], {"t": frozenset(owned)} if owned else {})[2:]
+    data = struct.pack(">h", 2) + first + struct.pack(">i", generation)
+    return {"protocols": (("cooperative-sticky", data),)}
 
 
 def test_a_static_member_keeps_its_assignment_over_a_restart(world):
@@ -115,6 +127,41 @@ def test_a_static_member_outlives_a_rebalance_it_missed(world):
     assert joined.error is ErrorCode.NONE
     assert static in {m.member_id for m in joined.members}
     assert joined.leader == joined.member_id
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_a_static_member_owned_is_void_after_a_generation_it_missed(world, restarts, is_left):
+    static = world.join(instance_id="i", session_timeout_ms=60_000, **_owning(-1)).member_id
+    world.sync(static, 1, {static: b"0 and 1"}, instance_id="i")
+    waiting = world.send_join(session_timeout_ms=60_000, **_owning(-1))
+    world.advance(31)
+    newcomer = world.reply(waiting)
+    world.sync(newcomer.member_id, 2, {static: b"0", newcomer.member_id: b"1"})
+    if restarts:
+        world = world.restarted()
+    if is_left:
+        world.leave(newcomer.member_id)
+    late = world.join(static, instance_id="i", **_owning(1, 0, 1))
+    assert late.error is ErrorCode.UNKNOWN_MEMBER_ID
+    back = world.join(instance_id="i", **_owning(-1))
+    assert (back.error, back.generation) == (ErrorCode.NONE, 3 if is_left else 2)
+
+
+def test_a_static_member_keeps_what_it_owns_in_the_current_generation(world):
+    static = world.join(instance_id="i", **_owning(-1)).member_id
+    world.sync(static, 1, {static: b"0 and 1"}, instance_id="i")
+    world.send_join(**_owning(-1))
+    joined = world.join(static, instance_id="i", **_owning(1, 0, 1))
+    assert (joined.error, joined.generation) == (ErrorCode.NONE, 2)
+
+
+def test_a_static_member_that_joined_may_ask_again_for_the_generation(world):
+    static = world.join(instance_id="i", **_owning(-1)).member_id
+    world.sync(static, 1, {static: b"0 and 1"}, instance_id="i")
+    world.join(static, instance_id="i", **_owning(1, 0, 1))
+    again = world.join(static, instance_id="i", **_owning(1, 0, 1))
+    assert (again.error, again.generation) == (ErrorCode.NONE, 2)
 
 
 def test_static_members_alone_are_given_time_to_come_back(world):

@@ -94,3 +94,39 @@ def test_a_peer_that_connects_is_dialled_without_waiting() -> None:
             two.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.safety
+def test_a_late_reply_to_the_previous_process_is_not_taken_for_another() -> None:
+    async def scenario() -> None:
+        release = asyncio.Event()
+
+        async def echo(sender: BrokerId, payload: bytes) -> bytes:
+            await release.wait()
+            return payload
+
+        two = make(TWO, 1)
+        two.rpc.serve(1, echo)
+        address = two.bind("127.0.0.1", 0)
+        two.start()
+        one = make(ONE, 1)
+        links = [one.add_peer(TWO, address), two.add_peer(ONE, one.bind("127.0.0.1", 0))]
+        one.start()
+        await until(lambda: all(link.is_connected for link in links), "they are connected")
+        before = asyncio.ensure_future(one.rpc.call(TWO, 1, b"before", 10))
+        await until(lambda: bool(two.rpc._working), "it is being handled")
+        next_process = make(ONE, 1)
+        # The reply to the old process comes over the link to the new one.
+        one.rpc, old = next_process.rpc, one.rpc
+        next_process.rpc._send = old._send
+        after = asyncio.ensure_future(one.rpc.call(TWO, 1, b"after", 10))
+        await until(lambda: len(two.rpc._working) == 2, "both are being handled")
+        release.set()
+        try:
+            assert await after == b"after"
+        finally:
+            before.cancel()
+            one.close()
+            two.close()
+
+    asyncio.run(scenario())

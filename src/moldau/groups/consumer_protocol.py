@@ -20,6 +20,8 @@ class Subscription(Struct, frozen=True, kw_only=True):
     topics: frozenset[str]
     owned: Partitions
     """Partitions that the member keeps; empty for clients that revoke all before they join."""
+    generation: int = -1
+    """In which it got them; -1 in older versions."""
     rack: str | None = None
     user_data: bytes = b""
     """Data of the client-side assignor."""
@@ -44,12 +46,17 @@ def read_subscription(subscription: bytes) -> Subscription | None:
         topics = _topics(reader)
         user_data = reader.nullable_blob()
         owned = _partitions(reader) if version >= 1 and not reader.is_at_end else {}
-        if version >= 2 and not reader.is_at_end:
-            reader.int32()
+        generation = reader.int32() if version >= 2 and not reader.is_at_end else -1
         rack = reader.nullable_string() if version >= 3 and not reader.is_at_end else None
     except CorruptionError:
         return None
-    return Subscription(topics=topics, owned=owned, rack=rack or None, user_data=user_data or b"")
+    return Subscription(
+        topics=topics,
+        owned=owned,
+        generation=generation,
+        rack=rack or None,
+        user_data=user_data or b"",
+    )
 
 
 def read_assignment(assignment: bytes) -> ConsumerAssignment | None:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from moldau.groups.consumer.classic_members import ClassicMembers
+from moldau.groups.consumer_protocol import read_subscription
 from moldau.groups.events import NO_MEMBER_ID, Join
-from moldau.groups.group import Group, Member
+from moldau.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from moldau.groups.rebalance import Rebalance, join_result, pending_key, session_key
 from moldau.groups.records import TEXT_BYTES_MAX, GroupRecord, GroupsRecord, StoredGroup
 from moldau.groups.results import GroupState, JoinResult
@@ -144,6 +145,9 @@ class JoinHandler:
                 self.runtime.reply(event.request_id, join_result(group, member.member_id))
             case GroupState.STABLE if same and group.leader != member.member_id:
                 self.runtime.reply(event.request_id, join_result(group, member.member_id))
+            case _ if _has_old_claims(group, event):
+                # It forgets what it owned, and comes back by its instance id.
+                self.reject(event, ErrorCode.UNKNOWN_MEMBER_ID, member_id=event.member_id)
             case _:
                 self._rejoin(now, group, member, event)
 
@@ -310,6 +314,18 @@ class ReplaceStaticMember(Write):
 def _weight(event: Join) -> int:
     """What the member will weigh."""
     return member_weight((event.instance_id, event.client_id, event.client_host), event.protocols)
+
+
+def _has_old_claims(group: Group, event: Join) -> bool:
+    """Whether a static member claims partitions of a generation before the current one.
+
+    It is in the current one without having joined. Another member may have had its partitions
+    since: the leader would leave them to it, and it would go on from its old positions.
+    """
+    if event.instance_id is None or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return False
+    read = [read_subscription(data) for _, data in event.protocols]
+    return any(said and said.owned and 0 <= said.generation < group.generation for said in read)
 
 
 def _storable(event: Join) -> bool:

@@ -77,7 +77,8 @@ class Transport:
         self._handler: TransportHandler
         """Set by `attach`."""
         self.links: dict[BrokerId, PeerLink] = {}
-        self.rpc = PeerRpc(loop=loop, send=self._send)
+        first_id = int.from_bytes(secret.nonce()[:7], "big")
+        self.rpc = PeerRpc(loop=loop, send=self._send, first_id=first_id)
         self.listener = PeerListener(
             loop=loop,
             clock=clock,

@@ -21,8 +21,12 @@ class Wire:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.is_up = True
-        self.one = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.two, ONE, *frame))
-        self.two = PeerRpc(loop=loop, send=lambda *frame: self._carry(self.one, TWO, *frame))
+        self.one = PeerRpc(
+            loop=loop, send=lambda *frame: self._carry(self.two, ONE, *frame), first_id=1
+        )
+        self.two = PeerRpc(
+            loop=loop, send=lambda *frame: self._carry(self.one, TWO, *frame), first_id=1
+        )
 
     def _carry(
         self, to: PeerRpc, sender: BrokerId, _: BrokerId, kind: FrameKind, chunks: list[Any]

@@ -39,11 +39,13 @@ class NotSentError(RefusedError):
 class PeerRpc:
     """RPCs sent and handled by one broker."""
 
-    def __init__(self, *, loop: AbstractEventLoop, send: FrameSender) -> None:
+    def __init__(self, *, loop: AbstractEventLoop, send: FrameSender, first_id: int) -> None:
+        """`first_id`: random. A reply to the previous process of this broker may arrive late, and
+        must not be taken for that to a request of this one."""
         self._loop = loop
         self._send = send
         self._methods: dict[int, RequestHandler] = {}
-        self._next_id = 1
+        self._next_id = first_id
         self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
         self._working: dict[asyncio.Task[None], BrokerId] = {}
 
