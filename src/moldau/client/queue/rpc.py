@@ -121,7 +121,12 @@ class RpcClient:
                 waits.append(failure.retry_seconds)
                 if failure.is_stale_route:
                     await self.resolver.refresh()
-            await backoff.sleep_async(min(waits, default=0.0))
+            wait = min(waits, default=0.0)
+            if wait and wait >= backoff.seconds_left:
+                # All of them want to be left alone until after the deadline: say so now.
+                seconds = round(backoff.seconds_max - backoff.seconds_left, 1)
+                raise CallFailed(failure, failures, seconds)
+            await backoff.sleep_async(wait)
 
     async def call_all(
         self,
