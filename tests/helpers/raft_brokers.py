@@ -72,12 +72,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
         runner.run(bounded())
 
 
-class Votes(MemoryVotes):
-    def forget(self, groups: frozenset[str]) -> None:
-        for group in groups:
-            self._votes.pop(group, None)
-
-
 class Owner:
     """Remembers what it is told."""
 
@@ -165,7 +159,7 @@ class Broker:
         self.log_config = LogConfig(flush=flush)
         # One that nobody else gets while this broker is down.
         self.address = ("127.0.0.1", free_ports(1)[0])
-        self.memory_votes = Votes()
+        self.memory_votes = MemoryVotes()
         self.logs: dict[int, PartitionLog] = {}
         self.members: dict[int, Members] = {}
         self.owners: dict[int, Owner] = {}
@@ -195,7 +189,7 @@ class Broker:
         self.address = self.transport.bind(*self.address)
         self.transport.start()
         if self.directory is None:
-            self.votes: Votes | VoteJournal = self.memory_votes
+            self.votes: MemoryVotes | VoteJournal = self.memory_votes
         else:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.votes = VoteJournal.open(OsFiles(self.directory), "votes")

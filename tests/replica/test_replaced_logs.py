@@ -28,7 +28,8 @@ def can_lose_replica(leader: ReplicaBroker, broker: BrokerId) -> bool:
 
 def begin_anew(broker: ReplicaBroker) -> None:
     """As a repair does: the log is gone, the process and its links are not."""
-    broker.replica.drop()
+    # With the vote forgotten this would be the log of a new group.
+    broker.replica.drop(forget_vote=False)
     broker.logs.pop(0, None)
     broker.add(0, members((1, 2, 3)))
 

@@ -62,8 +62,10 @@ def _yield_to_others() -> None:
     """Only what the event loop and the flushes leave: a flood of logins must not slow them down."""
     if not sys.platform.startswith("linux"):
         return
+    me = threading.get_native_id()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        # Relative: a broker may run at a low priority itself, and only root may raise one.
+        os.setpriority(os.PRIO_PROCESS, me, os.getpriority(os.PRIO_PROCESS, me) + _NICE)
 
 
 class PasswordCheck:
