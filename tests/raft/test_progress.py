@@ -76,3 +76,25 @@ def test_under_load_a_member_is_judged_by_where_the_leader_was_at_its_last_answe
     assert progress.caught_up_at == 20
     progress.note_caught_up(RaftIndex(20), 40)
     assert progress.caught_up_at == 20
+
+
+def test_a_member_that_flushes_less_often_than_it_responds_is_caught_up() -> None:
+    progress = replicating()
+    progress.note_caught_up(RaftIndex(5), 0)
+    end = 5
+    for now in range(100, 10_000, 100):
+        # The leader grows all the time, and what the member reports is always of a second ago.
+        end += 10
+        stored = RaftIndex(max(5, end - 100))
+        progress.acknowledged(stored, stored, 0)
+        progress.note_caught_up(RaftIndex(end), now)
+    assert now - progress.caught_up_at <= 2_000
+
+
+def test_a_member_that_falls_ever_further_behind_is_not_caught_up() -> None:
+    progress = replicating()
+    progress.note_caught_up(RaftIndex(5), 0)
+    for now in range(100, 20_000, 100):
+        progress.acknowledged(RaftIndex(5 + now // 10), RaftIndex(5 + now // 10), 0)
+        progress.note_caught_up(RaftIndex(5 + now), now)
+    assert now - progress.caught_up_at > 10_000

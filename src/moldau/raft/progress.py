@@ -26,7 +26,7 @@ class Progress:
     """One member, from its leader's point of view."""
 
     __slots__ = (
-        "_end_at_response",
+        "_end_to_reach",
         "caught_up_at",
         "deadline",
         "inflight",
@@ -63,7 +63,7 @@ class Progress:
         self.last_contact_at = now
         self.caught_up_at = -FOREVER
         """When the member last had every entry that the leader had at that time."""
-        self._end_at_response = (RaftIndex(0), now)
+        self._end_to_reach = (RaftIndex(0), now)
 
     def begin_log(self, log_id: LogId) -> None:
         """The member has another log than before: nothing is known about it."""
@@ -126,10 +126,15 @@ class Progress:
             self.deadline = deadline
 
     def note_caught_up(self, end: RaftIndex, now: int) -> None:
-        """Compare with the leader's end at the previous response: under load no member is level."""
-        end_then, then = self._end_at_response
+        """Compare with an earlier end of the leader: under load no member is level.
+
+        That end is kept until the member has it: contacts are more frequent than flushes of a slow
+        disk, and an end that moves with each of them is never reached."""
+        end_then, then = self._end_to_reach
         if self.received >= end:
             self.caught_up_at = now
-        elif self.received >= end_then and then > self.caught_up_at:
+        elif self.received < end_then:
+            return
+        elif then > self.caught_up_at:
             self.caught_up_at = then
-        self._end_at_response = (end, now)
+        self._end_to_reach = (end, now)
