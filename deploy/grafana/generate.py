@@ -24,7 +24,13 @@ SCHEMA_VERSION: Final = 41
 """That of Grafana 12; older ones read it, too."""
 COLUMNS: Final = 24
 """The width of Grafana's grid."""
-SIZES: Final = {"stat": (4, 4), "time": (12, 8), "stacked": (12, 8), "heat": (12, 8), "table": (12, 8)}
+SIZES: Final = {
+    "stat": (4, 4),
+    "time": (12, 8),
+    "stacked": (12, 8),
+    "heat": (12, 8),
+    "table": (12, 8),
+}
 """Width and height of a panel, by its kind; a panel may set another `width`."""
 SELECTORS: Final = {
     "@job": 'job=~"$job"',
@@ -38,11 +44,10 @@ VARIABLES: Final = {
     "job": "label_values(moldau_build_info, job)",
     "instance": 'label_values(moldau_build_info{job=~"$job"}, instance)',
     "topic": 'label_values(moldau_topic_log_bytes{job=~"$job"}, topic)',
-    "group": 'label_values(moldau_group_lag_records{job=~"$job"}, group)',
+    "group": 'label_values(moldau_group_lag{job=~"$job"}, group)',
     "pipeline": 'label_values(moldau_pipeline_lag_records{job=~"$job"}, pipeline)',
 }
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-COLOURS: Final = {"green": "green", "yellow": "yellow", "red": "red"}
 
 Table = Mapping[str, Any]
 
@@ -187,7 +192,8 @@ def _time(panel: Table) -> dict[str, Any]:
     }
     return {
         "fieldConfig": {
-            "defaults": {"unit": panel["unit"], "min": 0, "custom": drawn},
+            "defaults": {"unit": panel["unit"], "custom": drawn}
+            | ({} if panel.get("negative") else {"min": 0}),
             "overrides": [],
         },
         "options": {
