@@ -1,0 +1,128 @@
+"""A live cluster and a real Prometheus: every panel has data, and staged faults fire their alerts.
+
+Durations of the rules are divided by SPEEDUP. Tests of this file build on each other: each leaves
+the cluster without an alert.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from cluster_load import GROUP, PIPELINE, WORKERS
+from confluent_kafka.admin import AdminClient, NewTopic
+from deploy.grafana import generate
+from prometheus_server import RULES, need, shortened
+from watched_cluster import Watched
+
+from moldau.spark.pipelines.spec import PipelineState
+from moldau.testing.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+SPEEDUP = 40
+SLOW_FLUSH_SECONDS = 0.9
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    need("prometheus")
+    rules = shortened(RULES.read_text(), SPEEDUP)
+    with Watched(tmp_path_factory.mktemp("watched")).running(rules) as running:
+        yield running
+
+
+@pytest.fixture
+def since() -> float:
+    return time.monotonic()
+
+
+def queries() -> dict[str, str]:
+    """Each query of a panel by its place, with the variables of Grafana filled in."""
+    return {
+        f"{name} / {panel['title']} / {target['refId']}": re.sub(
+            r"\$\w+", ".*", target["expr"].replace("$__rate_interval", "10s")
+        )
+        for name, table in generate.load().items()
+        for panel in generate.dashboard(name, table)["panels"]
+        if panel["type"] != "row"
+        for target in panel["targets"]
+    }
+
+
+def test_every_query_of_every_panel_returns_data(watched: Watched) -> None:
+    missing = queries()
+    assert len(missing) > 80
+
+    def nothing_is_missing() -> bool:
+        for place, query in list(missing.items()):
+            if watched.prometheus.query(query):
+                del missing[place]
+        return not missing
+
+    wait_until(nothing_is_missing, "all panels have data", describe=lambda: "\n".join(missing))
+
+
+def test_alerts_use_metrics_that_exist(watched: Watched) -> None:
+    names = set(re.findall(r"\bmoldau_[a-z_]+\b", RULES.read_text()))
+    missing = {name for name in names if not watched.prometheus.query(name)}
+    assert missing == set()
+
+
+def test_nothing_fires_while_all_is_well(watched: Watched) -> None:
+    watched.expect()
+
+
+def test_faults_of_clients_fire_their_alerts_and_clear(watched: Watched) -> None:
+    watched.load.pause("consume")
+    watched.load.pause("transact")
+    firing: list[tuple[str, ...]] = []
+
+    def fires(*alert: str) -> None:
+        firing.append(alert)
+        watched.expect(*firing)
+
+    watched.use_certificate("short")
+    fires("CertificateExpires", watched.tls_instance, watched.certificate)
+    watched.load.pipeline_state = PipelineState.FAILED
+    fires("PipelineStopped", PIPELINE)
+    fires("TransactionHangs")
+    fires("GroupLagGrows", GROUP)
+    watched.load.fails_jobs = True
+    fires("DeadLetters", WORKERS)
+
+    watched.load.fails_jobs = False
+    watched.load.pipeline_state = PipelineState.RUNNING
+    watched.load.resume("consume")
+    watched.load.resume("transact")
+    watched.use_certificate("long")
+    watched.cleared()
+
+
+def test_slow_flushes_and_a_full_disk_fire_their_alerts_and_clear(watched: Watched) -> None:
+    watched.slow_down_flushes(SLOW_FLUSH_SECONDS)
+    firing = [("FlushSlow", watched.instances[1])]
+    if watched.disk is not None:
+        firing.append(("DiskAlmostFull", watched.instances[2]))
+        watched.disk.fill(leave_bytes=watched.disk.total_bytes // 20)
+    watched.expect(*firing)
+    watched.mend_flushes()
+    if watched.disk is not None:
+        watched.disk.relieve()
+    watched.cleared()
+
+
+def test_a_killed_broker_and_a_partition_without_leader_fire_their_alerts_and_clear(
+    watched: Watched,
+) -> None:
+    number = watched.kill_a_follower()
+    down = watched.instances[number - 1]
+    watched.expect(("BrokerDown", down), ("UnderReplicated",))
+
+    client = AdminClient({"bootstrap.servers": watched.cluster.bootstrap})
+    topic = NewTopic("alone", num_partitions=1, replica_assignment=[[number]])
+    client.create_topics([topic])["alone"].result()
+    watched.expect(("BrokerDown", down), ("UnderReplicated",), ("PartitionWithoutLeader",))
+
+    watched.cluster.brokers[number].start()
+    watched.cleared()
