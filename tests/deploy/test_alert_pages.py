@@ -1,11 +1,18 @@
 """Each alert in deploy/prometheus has a test, and a section that says what to do."""
 
 import re
+import shlex
 
+import click
+import pytest
 import yaml
 from prometheus_server import ROOT, RULES, RULES_TEST, rules, shortened
 
+from moldau.cli.main import cli
+
 PAGE = "docs/operate/alerts.md"
+METRICS = "docs/reference/metrics.md"
+COMMAND = re.compile(r"`moldau ([^`]+)`")
 
 
 def test_every_alert_has_a_test_in_which_it_fires() -> None:
@@ -42,3 +49,27 @@ def test_rules_are_shortened_in_all_their_durations() -> None:
     assert "moldau_transactions_oldest_open_seconds) > 5.0" in short
     assert "moldau_certificate_expiry_seconds < 14 * 86400" in short
     assert "[5000ms]" in short
+
+
+def commands() -> list[str]:
+    """Of the page, as an operator would type them."""
+    text = (ROOT / PAGE).read_text().replace("\n", " ")
+    return [found.replace("HOST:PORT", "localhost:1") for found in COMMAND.findall(text)]
+
+
+@pytest.mark.parametrize("text", sorted(set(commands())))
+def test_every_command_of_the_page_could_be_typed(text: str) -> None:
+    arguments = [{"N": "1", "FILE": __file__}.get(word, word) for word in shlex.split(text)]
+    command: click.Command = cli
+    context = cli.make_context("moldau", ["dev"])
+    while isinstance(command, click.Group) and arguments:
+        _, found, arguments = command.resolve_command(context, arguments)
+        assert found is not None
+        command, context = found, click.Context(found)
+    if not isinstance(command, click.Group):
+        command.make_context(text, arguments)
+
+
+def test_the_commands_of_the_page_are_found() -> None:
+    assert "broker status N" in commands()
+    assert len(set(commands())) > 20
