@@ -1,7 +1,7 @@
 """Counts what the Raft groups of this broker do, over all groups since the start."""
 
 from collections import Counter
-from typing import Final
+from typing import ClassVar, Final
 
 from moldau.model.histogram import Histogram
 from moldau.raft.election import ElectionCause
@@ -20,6 +20,8 @@ class RaftCounts:
         "snapshots_sent",
         "won",
     )
+
+    CAUSES: ClassVar = tuple(ElectionCause)
 
     def __init__(self) -> None:
         self.commit_seconds: Final = Histogram()
