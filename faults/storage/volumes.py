@@ -183,7 +183,7 @@ class FullVolume(Volume):
         return status.f_blocks * status.f_frsize
 
     def relieve(self) -> None:
-        (self.path / "ballast").unlink()
+        (self.path / "ballast").unlink(missing_ok=True)
 
 
 class FailingVolume(Volume):

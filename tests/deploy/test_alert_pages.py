@@ -6,6 +6,7 @@ import shlex
 import click
 import pytest
 import yaml
+from deploy.grafana import generate
 from prometheus_server import ROOT, RULES, RULES_TEST, rules, shortened
 
 from moldau.cli.main import cli
@@ -73,3 +74,12 @@ def test_every_command_of_the_page_could_be_typed(text: str) -> None:
 def test_the_commands_of_the_page_are_found() -> None:
     assert "broker status N" in commands()
     assert len(set(commands())) > 20
+
+
+def test_alerts_and_dashboards_use_metrics_that_are_documented() -> None:
+    texts = [RULES.read_text(), *generate.files().values()]
+    used = {name for text in texts for name in re.findall(r"\bmoldau_[a-z_]+\b", text)}
+    documented = set(re.findall(r"`(moldau_[a-z_]+)`", (ROOT / METRICS).read_text()))
+    histograms = {name.removesuffix("_bucket") for name in used}
+    assert len(histograms) > 80
+    assert histograms - documented == set()

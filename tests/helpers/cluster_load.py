@@ -26,8 +26,9 @@ _TICK_SECONDS: Final = 0.1
 class Load:
     """Threads of clients; each does one thing again and again, and may be paused."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, login_address: str) -> None:
         self._cluster = cluster
+        self._login_address = login_address
         self._threads: list[threading.Thread] = []
         self._is_over = threading.Event()
         self._paused: set[str] = set()
@@ -54,8 +55,11 @@ class Load:
     def pause(self, name: str) -> None:
         self._paused.add(name)
 
-    def resume(self, name: str) -> None:
-        self._paused.discard(name)
+    def mend(self) -> None:
+        """All clients go on, and succeed."""
+        self._paused.clear()
+        self.fails_jobs = False
+        self.pipeline_state = PipelineState.RUNNING
 
     def _repeat(self, name: str, body: Callable[[], Iterator[None]]) -> None:
         """A client that fails, since a fault is staged, starts again."""
@@ -151,7 +155,7 @@ class Load:
     def log_in(self) -> Iterator[None]:
         """With a wrong password."""
         request = urllib.request.Request(
-            f"http://{self._cluster.brokers[1].http_address}/api/v1/topics",
+            f"http://{self._login_address}/api/v1/topics",
             headers={"Authorization": "Basic bm9ib2R5Ondyb25n"},
         )
         while True:

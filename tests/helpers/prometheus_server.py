@@ -122,12 +122,6 @@ class PrometheusServer:
         """Each alert that fires: its name, and what it is about (see SUBJECTS), sorted."""
         return {_alert(dict(labels)) for labels in self.query('ALERTS{alertstate="firing"}')}
 
-    def ever_fired(self, since_seconds: float) -> set[str]:
-        """The names of alerts that fired at any time since then."""
-        window = math.ceil(since_seconds)
-        found = self.query(f'max_over_time(ALERTS{{alertstate="firing"}}[{window}s])')
-        return {dict(labels)["alertname"] for labels in found}
-
 
 SUBJECTS: Final = ("instance", "group", "pipeline", "file")
 

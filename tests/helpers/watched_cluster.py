@@ -1,7 +1,7 @@
 """A cluster with clients of all kinds, whose faults can be staged, scraped by a real Prometheus.
 
-Broker 2 has a disk whose flushes can be made slow, broker 3 one that can be filled; a fourth
-broker, a cluster of its own, has TLS.
+Broker 1 has a clock that can be set, broker 2 a disk whose flushes can be made slow, and broker 3
+one that can be filled; a fourth broker, a cluster of its own, has TLS and users.
 """
 
 import shutil
@@ -16,6 +16,7 @@ import pytest
 from cluster_load import QUEUE, TOPIC, Load
 from prometheus_server import PrometheusServer
 
+from faults.clock import CLOCK_VARIABLE
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE
 from faults.storage.volumes import FullVolume, cannot_mount
 from moldau import QueueClient
@@ -34,18 +35,22 @@ class Watched:
     """What the tests work with."""
 
     def __init__(self, home: Path) -> None:
-        self._flag = home / "slow"
+        self.clock = home / "clock"
+        """Holds the seconds by which broker 1 is off, if it exists."""
+        self.flushes = home / "flushes"
+        """Holds the seconds that a flush of broker 2 takes longer, if it exists."""
         self._certificates = home / "certificates"
         self._exits = ExitStack()
         self.cluster = self._cluster(home)
         self.disk = self._disk(home)
-        self.load = Load(self.cluster)
+        self.load: Load
         self.prometheus: PrometheusServer
 
     def _cluster(self, home: Path) -> Cluster:
         cluster = Cluster(
             data_dir=home / "cluster", settings={"LOG__DISK_RESERVE_BYTES": "1000000"}
         )
+        cluster.brokers[1].module = "faults.clock"
         cluster.brokers[2].module = "faults.storage.injected"
         return cluster
 
@@ -60,8 +65,9 @@ class Watched:
     @contextmanager
     def running(self, rules: str) -> Iterator["Watched"]:
         with self._exits as exits, pytest.MonkeyPatch.context() as patch:
-            patch.setenv(FLAG_VARIABLE, str(self._flag))
-            patch.setenv(TRACE_VARIABLE, f"{self._flag}.trace")
+            patch.setenv(CLOCK_VARIABLE, str(self.clock))
+            patch.setenv(FLAG_VARIABLE, str(self.flushes))
+            patch.setenv(TRACE_VARIABLE, f"{self.flushes}.trace")
             self.cluster.data_dir.mkdir()
             exits.enter_context(self.cluster)
             tls = exits.enter_context(self._tls_broker())
@@ -74,6 +80,7 @@ class Watched:
                     rules=rules,
                 )
             )
+            self.load = Load(self.cluster, tls.http_address)
             exits.callback(self.load.stop)
             self.load.start()
             yield self
@@ -91,6 +98,8 @@ class Watched:
         settings = {
             "KAFKA__SECURITY": "tls",
             "SECURITY__CERT_FILE": str(self._certificates / "broker.pem"),
+            "HTTP__AUTHENTICATION": "users",
+            "HTTP__PUBLIC_METRICS": "true",
             "SECURITY__KEY_FILE": str(self._certificates / "broker.key"),
             "LOG__DISK_RESERVE_BYTES": _RESERVE_BYTES,
         }
@@ -103,12 +112,6 @@ class Watched:
     def use_certificate(self, name: str) -> None:
         for file in ("broker.key", "broker.pem"):
             shutil.copy(self._certificates / name / file, self._certificates / file)
-
-    def slow_down_flushes(self, seconds: float) -> None:
-        self._flag.write_text(str(seconds))
-
-    def mend_flushes(self) -> None:
-        self._flag.unlink()
 
     @property
     def certificate(self) -> str:
@@ -133,6 +136,14 @@ class Watched:
 
         wait_until(as_expected, f"exactly {alerts} fire", describe=self.prometheus.firing)
 
-    def cleared(self) -> None:
-        """Wait until nothing fires any more."""
-        self.expect()
+    def mend(self) -> None:
+        """Undo all staged faults."""
+        self.clock.unlink(missing_ok=True)
+        self.flushes.unlink(missing_ok=True)
+        if self.disk is not None:
+            self.disk.relieve()
+        self.use_certificate("long")
+        self.load.mend()
+        for broker in self.cluster.brokers:
+            if not broker.is_running:
+                broker.start()

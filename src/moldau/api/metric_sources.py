@@ -92,6 +92,8 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     """Of clients since the start, by mechanism and result."""
     quotas: Quotas
     flusher: Flusher
+    disk_reserve_bytes: int
+    """With less free space than this, produce requests are rejected."""
     cleaner: Callable[[], CleanerMetrics | None]
     """None during the start."""
     leaderships: Callable[[], int]

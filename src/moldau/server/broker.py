@@ -516,6 +516,7 @@ class BrokerServer:
             self._coordinators,
             driver,
             flusher=self._flusher,
+            disk_reserve_bytes=self._config.log.disk_reserve_bytes,
             cleaner=lambda: self._cleaner,
             scrub=lambda: self._scrub,
             leaderships=lambda: self._leaderships,

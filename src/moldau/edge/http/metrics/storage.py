@@ -16,6 +16,7 @@ def storage_families(view: MetricsView, sources: MetricSources) -> Iterator[Metr
     yield family("moldau_log_flush_small_seconds", flusher.small_flush_seconds)
     yield family("moldau_disk_free_bytes", view.disk_free_bytes())
     yield family("moldau_disk_total_bytes", view.disk_total_bytes())
+    yield family("moldau_disk_reserve_bytes", sources.disk_reserve_bytes)
     scrub = sources.scrub()
     if scrub is not None:
         yield family("moldau_log_scrubbed_bytes_total", scrub.bytes)

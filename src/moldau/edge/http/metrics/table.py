@@ -390,6 +390,10 @@ SECTIONS: Final = (
             _gauge("moldau_log_flush_small_seconds", "Moving average of small flushes."),
             _gauge("moldau_disk_free_bytes", "Free space of the data disk."),
             _gauge("moldau_disk_total_bytes", "Size of the data disk."),
+            _gauge(
+                "moldau_disk_reserve_bytes",
+                "With less free space, produce requests are rejected (log.disk_reserve_bytes).",
+            ),
             _counter(
                 "moldau_log_scrubbed_bytes_total",
                 "Stored bytes that were read again to find damage (log.scrub_interval_ms).",
