@@ -104,7 +104,6 @@ def _variables(names: list[str]) -> Iterator[dict[str, Any]]:
             "type": "query",
             "datasource": DATASOURCE,
             "query": {"query": VARIABLES[name], "refId": name},
-            "definition": VARIABLES[name],
             "multi": True,
             "includeAll": True,
             "allValue": ".*",

@@ -3,11 +3,15 @@
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deploy.grafana import generate
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 DASHBOARDS = {name: generate.dashboard(name, table) for name, table in generate.load().items()}
 each_dashboard = pytest.mark.parametrize("name", DASHBOARDS)
@@ -64,3 +68,22 @@ def test_the_provisioned_folder_and_datasource_fit_the_dashboards() -> None:
     assert len(set(uids)) == len(uids)
     provisioned = Path(generate.HERE / "provisioning" / "dashboards" / "moldau.yaml").read_text()
     assert "path: /var/lib/grafana/dashboards" in provisioned
+
+
+def unknown(written: object, read: object, path: str = "") -> Iterator[str]:
+    """What was not read as it was written."""
+    if isinstance(written, dict) and isinstance(read, dict):
+        for key, value in written.items():
+            yield from unknown(value, read.get(key, "unknown"), f"{path}.{key}")
+    elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
+        for one, other in zip(written, read, strict=True):
+            yield from unknown(one, other, f"{path}[]")
+    elif written != read:
+        yield f"{path}: {written!r} was read as {read!r}"
+
+
+@each_dashboard
+def test_grafana_knows_every_field(name: str) -> None:
+    plugins.register_default_plugins()
+    read = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARDS[name])))
+    assert list(unknown(DASHBOARDS[name], read)) == []
