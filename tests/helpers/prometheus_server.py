@@ -57,6 +57,10 @@ def shortened(rules: str, by: int) -> str:
     return re.sub(rf"((?:{'|'.join(AGES)})\)? > )(\d+)", age, rules)
 
 
+Alert = tuple[str, ...]
+"""Its name without Moldau, and what it is about: the values of its labels SUBJECTS."""
+
+
 class PrometheusServer:
     """Scrapes each job's targets every second, and evaluates the rules as often."""
 
@@ -118,14 +122,13 @@ class PrometheusServer:
             if math.isfinite(float(each["value"][1]))
         }
 
-    def firing(self) -> set[tuple[str, ...]]:
-        """Each alert that fires: its name, and what it is about (see SUBJECTS), sorted."""
+    def firing(self) -> set[Alert]:
         return {_alert(dict(labels)) for labels in self.query('ALERTS{alertstate="firing"}')}
 
 
 SUBJECTS: Final = ("instance", "group", "pipeline", "file")
 
 
-def _alert(labels: dict[str, str]) -> tuple[str, ...]:
+def _alert(labels: dict[str, str]) -> Alert:
     about = [labels[name] for name in SUBJECTS if name in labels]
     return labels["alertname"].removeprefix("Moldau"), *about

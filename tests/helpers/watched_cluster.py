@@ -7,14 +7,14 @@ one that can be filled; a fourth broker, a cluster of its own, has TLS and users
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 from cluster_load import QUEUE, TOPIC, Load
-from prometheus_server import PrometheusServer
+from prometheus_server import Alert, PrometheusServer
 
 from faults.clock import CLOCK_VARIABLE
 from faults.storage.injected import FLAG_VARIABLE, TRACE_VARIABLE
@@ -125,16 +125,27 @@ class Watched:
         self.cluster.brokers[number].kill()
         return number
 
-    def expect(self, *alerts: tuple[str, ...]) -> None:
-        """Wait until exactly these fire; meanwhile no other one may, except those that clear."""
-        allowed = self.prometheus.firing() | set(alerts)
+    def fires(self, *alerts: Alert, before: Iterable[Alert] = ()) -> None:
+        """Wait until all of these have fired; none but these, and those that did before, may."""
+        allowed, missing = {*alerts, *before}, set(alerts)
 
-        def as_expected() -> bool:
+        def all_have() -> bool:
             firing = self.prometheus.firing()
             assert firing <= allowed, firing - allowed
-            return firing == set(alerts)
+            missing.difference_update(firing)
+            return not missing
 
-        wait_until(as_expected, f"exactly {alerts} fire", describe=self.prometheus.firing)
+        wait_until(all_have, "the alerts fire", describe=lambda: f"missing: {missing}")
+
+    def clears(self, *alerts: Alert) -> None:
+        """Wait until none of these fires any more, nor any other."""
+
+        def none_fires() -> bool:
+            firing = self.prometheus.firing()
+            assert firing <= set(alerts), firing - set(alerts)
+            return not firing
+
+        wait_until(none_fires, "no alert fires", describe=self.prometheus.firing)
 
     def mend(self) -> None:
         """Undo all staged faults."""
