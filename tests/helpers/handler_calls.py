@@ -105,7 +105,6 @@ class FakeConnection:
 
     address = "127.0.0.1:1"
     is_closed = False
-    received_at = 0.0
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
