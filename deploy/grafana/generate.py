@@ -44,7 +44,9 @@ VARIABLES: Final = {
     "job": "label_values(moldau_build_info, job)",
     "instance": 'label_values(moldau_build_info{job=~"$job"}, instance)',
     "topic": 'label_values(moldau_topic_log_bytes{job=~"$job"}, topic)',
-    "group": 'label_values(moldau_group_lag{job=~"$job"}, group)',
+    "group": (
+        'label_values({__name__=~"moldau_group_lag|moldau_queue_messages", job=~"$job"}, group)'
+    ),
     "pipeline": 'label_values(moldau_pipeline_lag_records{job=~"$job"}, pipeline)',
 }
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}

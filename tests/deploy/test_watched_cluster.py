@@ -39,15 +39,19 @@ def watched(cluster: Watched) -> Iterator[Watched]:
 
 
 def queries() -> dict[str, str]:
-    """Each query of a panel by its place, with the variables of Grafana filled in."""
-    return {
-        f"{name} / {panel['title']} / {target['refId']}": re.sub(
-            r"\$\w+", ".*", target["expr"].replace("$__rate_interval", "10s")
-        )
+    """Each query of a panel or variable by its place, with the variables of Grafana filled in."""
+    found = {
+        f"{name} / {panel['title']} / {target['refId']}": target["expr"]
         for name, table in generate.load().items()
         for panel in generate.dashboard(name, table)["panels"]
         if panel["type"] != "row"
         for target in panel["targets"]
+    }
+    for name, query in generate.VARIABLES.items():
+        found[f"${name}"] = re.sub(r"^label_values\((.+), (\w+)\)$", r"count by (\2) (\1)", query)
+    return {
+        place: re.sub(r"\$\w+", ".*", query.replace("$__rate_interval", "10s"))
+        for place, query in found.items()
     }
 
 
@@ -106,7 +110,7 @@ def test_faults_fire_their_alerts_and_clear(watched: Watched) -> None:
 def test_slow_flushes_fire_their_alert_and_clear(watched: Watched) -> None:
     slow = ("FlushSlow", watched.instances[1])
     watched.flushes.write_text(str(SLOW_FLUSH_SECONDS))
-    # It is mended at once: after some seconds more this broker's followers are not in sync.
+    # It is mended at once: some seconds later the replicas on this disk are not in sync.
     watched.fires(slow)
 
     watched.mend()
