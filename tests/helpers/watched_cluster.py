@@ -47,9 +47,8 @@ class Watched:
         self.prometheus: PrometheusServer
 
     def _cluster(self, home: Path) -> Cluster:
-        cluster = Cluster(
-            data_dir=home / "cluster", settings={"LOG__DISK_RESERVE_BYTES": "1000000"}
-        )
+        settings = {"LOG__DISK_RESERVE_BYTES": _RESERVE_BYTES}
+        cluster = Cluster(data_dir=home / "cluster", settings=settings)
         cluster.brokers[1].module = "faults.clock"
         cluster.brokers[2].module = "faults.storage.injected"
         return cluster
