@@ -77,15 +77,19 @@ $(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	@exec $(BIN)/moldau dev
 
-# Two programs of the tests are no Python packages: the client kcat, and a browser, whose pages attack
-# a broker. Where they cannot be installed their tests are skipped, and the end of the run says so.
-.PHONY: kcat chromium
+# Three programs of the tests are no Python packages: the client kcat, a browser, whose pages attack a
+# broker, and Prometheus, which watches brokers. Where they cannot be installed their tests are skipped, and
+# the end of the run says so.
+.PHONY: kcat chromium prometheus
 kcat:
 	@command -v kcat >/dev/null 2>&1 || { $(call installed,kcat); }
 chromium:
 	@[ -n "$(MOLDAU_TEST_BROWSER)" ] || command -v chromium >/dev/null 2>&1 \
 		|| command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 \
 		|| { $(call installed,chromium); }
+prometheus:
+	@command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1 \
+		|| { $(call installed,prometheus); }
 
 define installed
 if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
@@ -103,14 +107,14 @@ check: $(VENV)/check ## lint, types, layers
 
 # Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
 # make test PYTEST_ARGS="tests/log -x"
-test: $(VENV)/test kcat chromium check ## everything that must hold before a change lands (about 10 minutes)
+test: $(VENV)/test kcat chromium prometheus check ## everything that must hold before a change lands (about 10 minutes)
 	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
 .PHONY: test-quick test-order
 test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
 	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
-test-order: $(VENV)/test kcat chromium ## all tests in a random order, and property tests with other examples: SEED=…
+test-order: $(VENV)/test kcat chromium prometheus ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
 .PHONY: test-long
@@ -136,6 +140,7 @@ format: $(VENV)/check ## let ruff put the code in shape
 docs: $(VENV)/check ## write the generated reference pages again
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.edge.http.reference
+	@$(BIN)/python -m moldau.edge.http.metrics.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 	@$(BIN)/python proto/reference.py
 	@$(BIN)/python -m moldau.spark.option_table > docs/reference/spark-options.md

@@ -177,8 +177,13 @@ class FullVolume(Volume):
         status = os.statvfs(self.path)
         return status.f_bavail * status.f_frsize
 
+    @property
+    def total_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_blocks * status.f_frsize
+
     def relieve(self) -> None:
-        (self.path / "ballast").unlink()
+        (self.path / "ballast").unlink(missing_ok=True)
 
 
 class FailingVolume(Volume):

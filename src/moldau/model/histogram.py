@@ -1,6 +1,7 @@
 """A histogram of durations; adding one costs a search in a short tuple."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 SECONDS: Final = (
@@ -34,6 +35,16 @@ class Histogram:
         """Per bucket, not cumulative."""
         self.sum = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.sum += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        """`count` times the same duration."""
+        self.counts[bisect_left(SECONDS, seconds)] += count
+        self.sum += seconds * count
+
+
+def total(parts: Iterable[Histogram]) -> Histogram:
+    """A new histogram of all durations."""
+    whole = Histogram()
+    for part in parts:
+        whole.sum += part.sum
+        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
+    return whole

@@ -83,15 +83,18 @@ class RaftGroup:
         "controls_notified",
         "core",
         "corruption_checked_at",
+        "counted_epoch",
         "current_envelope",
         "failure",
         "flush_handle",
+        "grown_at",
         "has_controls",
         "is_alone",
         "is_grown",
         "is_removed",
         "is_stepping",
         "key",
+        "led_since",
         "log",
         "name",
         "notifications",
@@ -131,6 +134,10 @@ class RaftGroup:
         """This broker leads, is the only member, and has no work pending: a fast path applies."""
         self.is_grown = False
         """The owner appended, and the core was not stepped with it yet."""
+        self.led_since = 0
+        """By the core's time, in milliseconds."""
+        self.grown_at = 0.0
+        """When it appended first, since the core was stepped."""
         self.is_removed = False
         self.is_stepping = False
         self.queue: deque[Event] = deque()
@@ -138,8 +145,10 @@ class RaftGroup:
         """Calls to the owner, made once the step is over."""
         self.current_envelope: RaftEnvelope | None = None
         """The message that the core is being stepped with."""
-        self.proposed: deque[tuple[RaftIndex, int]] = deque()
-        """End and size of proposals of this epoch that are not committed."""
+        self.counted_epoch = core.epoch
+        self.proposed: deque[tuple[RaftIndex, int, float]] = deque()
+        """End and size of proposals of this epoch that are not committed, and when they were
+        appended."""
         self.proposed_bytes = 0
         self.timer_at = FOREVER
         self.commit_notified = core.commit
@@ -165,6 +174,13 @@ class RaftGroup:
     @property
     def flushes_always(self) -> bool:
         return self.log.config.flush is FlushPolicy.ALWAYS
+
+    def follower_seconds(self, now: int) -> dict[BrokerId, float]:
+        """How long ago each follower last had every entry, or since when this broker leads."""
+        return {
+            peer: max(0, now - max(progress.caught_up_at, self.led_since)) / 1000
+            for peer, progress in self.core.progress.items()
+        }
 
     def end_transfer(self, leader: BrokerId) -> None:
         """The transfer is over: `leader` leads now, or NO_BROKER if unknown."""

@@ -137,6 +137,10 @@ class RaftReplica:
         """Voters that were caught up within that time; empty unless this replica leads."""
         return tuple(self._driver.in_sync(self.group, lag_ms_max))
 
+    def follower_seconds(self) -> dict[BrokerId, float]:
+        """See RaftGroup.follower_seconds."""
+        return self.group.follower_seconds(self._driver.now)
+
     # ---- callbacks of the driver
 
     def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:

@@ -55,6 +55,8 @@ class Broker:
         self._process: subprocess.Popen[str] | None = None
         self.bootstrap = ""
         self.output_path = self.data_dir.parent / f"{self.data_dir.name}.log"
+        self.module = "moldau"
+        """What Python runs: another one may prepare faults first, and then run the command line."""
 
     @property
     def pid(self) -> int:
@@ -106,7 +108,7 @@ class Broker:
     def launch(self) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOLDAU_")}
         environment |= {f"MOLDAU_{key}": value for key, value in self.settings.items()}
-        command = [sys.executable, "-m", "moldau", "broker", "start", *self.arguments()]
+        command = [sys.executable, "-m", self.module, "broker", "start", *self.arguments()]
         with open(self.output_path, "a") as output:
             self._process = subprocess.Popen(
                 command,
