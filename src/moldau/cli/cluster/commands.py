@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.cluster.problems import problem_rows, say_problems
 from moldau.cli.cluster.start import prepare, run_detached, run_here
 from moldau.cli.cluster.status import (
     client_of,
@@ -229,7 +230,10 @@ def _export(state: ClusterState) -> None:
 @_connected_dir_option
 @output_option
 def status(data_dir: Path, output: str) -> int:
-    """Show brokers and partitions. Exits with 1 if there is a problem."""
+    """Show brokers and partitions, and what remedies each problem.
+
+    Exits with 0 if all is healthy, 1 if the cluster is degraded, 3 if no broker responds.
+    """
     state, supervised = live(data_dir)
     topology, why = topology_of(state)
     found = member_problems(data_dir, state, supervised, topology, why)
@@ -245,7 +249,7 @@ def status(data_dir: Path, output: str) -> int:
         "under_replicated": topology.under_replicated if topology else None,
         "leaderless": topology.leaderless if topology else None,
         "brokers": rows,
-        "problems": found,
+        "problems": problem_rows(found),
     }
     if not emit_document(document, output, name="cluster_id"):
         if topology is not None:
@@ -253,13 +257,14 @@ def status(data_dir: Path, output: str) -> int:
         emit_table(rows)
         if found:
             say()
-        for line in found:
-            say(f"problem: {line}")
+        say_problems(found)
         for number in departed(state, topology):
             say(
                 f"note: broker {number} has left the cluster but still runs; "
                 f"stop it: moldau cluster remove {number}{dir_flag(data_dir)}"
             )
+    if topology is None:
+        return ExitCode.UNREACHABLE
     return ExitCode.FAILED if found else ExitCode.OK
 
 
