@@ -50,6 +50,7 @@ HTTP_HINT: Final = (
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
+METRICS_PATH: Final = "/metrics"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
@@ -124,6 +125,10 @@ class ClusterClient:
         """Whether the first broker that responds is ready to serve clients."""
         return self._request("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
 
+    def metrics(self) -> str:
+        """The metrics of the first broker that responds, in the text format of Prometheus."""
+        return self._send("GET", METRICS_PATH, None, _decode_text)
+
     # ---- changes
 
     def leave(self, broker: int) -> BrokerActionResponse:
@@ -169,6 +174,20 @@ class ClusterClient:
         expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
         sent = None if body is None else _encoder.encode(body)
+        return self._send(
+            method,
+            path,
+            sent,
+            lambda response, host, port: decode_response(response, reply, host, port, expects),
+        )
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        sent: bytes | None,
+        decode: Callable[[http.HttpResponse, str, int], T],
+    ) -> T:
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
         for host, port, security in self._addresses:
@@ -186,7 +205,7 @@ class ClusterClient:
                 unreachable.append(error)
                 continue
             try:
-                return decode_response(response, reply, host, port, expects)
+                return decode(response, host, port)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
@@ -227,6 +246,12 @@ def decode_response(
     """Decode the response of a broker. Raises ClientError."""
     if response.status in expects:
         return _decode(response, kind, host, port)
+    raise _error_of(response, host, port)
+
+
+def _decode_text(response: http.HttpResponse, host: str, port: int) -> str:
+    if response.status in _SUCCESS:
+        return response.body.decode("utf-8", "replace")
     raise _error_of(response, host, port)
 
 

@@ -235,7 +235,7 @@ def status(data_dir: Path, output: str) -> int:
     Exits with 0 if all is healthy, 1 if the cluster is degraded, 3 if no broker responds.
     """
     state, supervised = live(data_dir)
-    topology, why = topology_of(state)
+    topology, why, code = topology_of(state)
     found = member_problems(data_dir, state, supervised, topology, why)
     rows = status_rows(state, topology)
     document = {
@@ -264,7 +264,7 @@ def status(data_dir: Path, output: str) -> int:
                 f"stop it: moldau cluster remove {number}{dir_flag(data_dir)}"
             )
     if topology is None:
-        return ExitCode.UNREACHABLE
+        return code
     return ExitCode.FAILED if found else ExitCode.OK
 
 
@@ -488,7 +488,7 @@ def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
     """Drain a broker, remove it from the cluster and stop it. Its data directory is kept."""
     state = supervised_state(data_dir)
     member = state.member(number)
-    topology, why = topology_of(state)
+    topology, why, _ = topology_of(state)
     if topology is None:
         raise CommandError(
             why,

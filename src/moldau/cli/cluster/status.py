@@ -8,7 +8,7 @@ from moldau.cli.cluster.health import broker_problems
 from moldau.cli.cluster.problems import Problem, problems
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import use_local_tokens
-from moldau.cli.errors import CommandError
+from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.output import with_options
 from moldau.client.processes import is_running
 from moldau.supervisor.control import send_request, state_of
@@ -71,19 +71,21 @@ def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterCli
     return cluster_client(up or [member.http for member in others])
 
 
-def topology_of(state: ClusterState) -> tuple["Topology | None", str]:
-    """What the running brokers say, or why they say nothing."""
-    from moldau.client.errors import ClientError
+def topology_of(state: ClusterState) -> tuple["Topology | None", str, ExitCode]:
+    """What the running brokers return; or why there is nothing, and the exit code for that."""
+    from moldau.client.errors import ClientError, TimedOutError, UnreachableError
 
     running = [member.http for member in state.brokers if member.pid is not None]
     if not running:
-        return None, "no broker is running"
+        return None, "no broker is running", ExitCode.UNREACHABLE
     try:
         # A partitioned or removed broker still responds, with an old topology.
-        return ask_all(running).topology, ""
+        return ask_all(running).topology, "", ExitCode.OK
     except ClientError as error:
         hint = f" ({with_options(error.hint)})" if error.hint else ""
-        return None, f"no broker responds over HTTP: {error}{hint}"
+        is_lost = isinstance(error, UnreachableError | TimedOutError)
+        code = ExitCode.UNREACHABLE if is_lost else ExitCode.FAILED
+        return None, f"no broker responds over HTTP: {error}{hint}", code
 
 
 def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
