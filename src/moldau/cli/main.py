@@ -19,6 +19,7 @@ _COMMANDS = {
     "dev": ("broker:dev", "Start one broker for development."),
     "cluster": ("cluster.commands:cluster", "Run several brokers on this machine."),
     "broker": ("broker:broker", "Start a broker; list, inspect, drain and remove brokers."),
+    "top": ("top.command:top", "Watch a cluster live: health, throughput, latency, lag."),
     "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
     "partition": (
         "partition:partition",

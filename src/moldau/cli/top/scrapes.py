@@ -7,7 +7,7 @@ has happened since then. A series that is new started at zero.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,6 +15,10 @@ _LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
 _KNOWN_LABELS: Final = 65_536
 """Label sets that are kept parsed; a broker has some thousands at most."""
+
+
+Table = dict[tuple[str, ...], float]
+"""Values of a metric by the values of some labels."""
 
 
 class Scrape:
@@ -48,9 +52,9 @@ class Scrape:
         """The values of a metric by label set, as text; empty if this broker has none."""
         return self._series.get(name, {})
 
-    def sums(self, name: str, label: str, **where: str) -> dict[str, float]:
-        """Sums of a metric by the value of a label; of the series with the labels `where`."""
-        return _sums(self.series(name), label, where)
+    def table(self, name: str, *labels: str, **where: str) -> Table:
+        """Sums of a metric by the values of labels; of the series with the labels `where`."""
+        return _table(self.series(name), labels, where)
 
     def value(self, name: str, **where: str) -> float | None:
         """The sum of a metric's series; None if there is none."""
@@ -82,15 +86,15 @@ class Span(NamedTuple):
         grown = _total(self.increases(name), where)
         return None if grown is None else grown / self.seconds
 
-    def rates(self, name: str, label: str, **where: str) -> dict[str, float]:
-        """Growth per second by the value of a label."""
-        found = _sums(self.increases(name), label, where)
+    def rates(self, name: str, *labels: str, **where: str) -> Table:
+        """Growth per second by the values of labels."""
+        found = _table(self.increases(name), labels, where)
         return {key: grown / self.seconds for key, grown in found.items()}
 
     def buckets(self, name: str, **where: str) -> dict[float, float]:
         """Of a histogram: how many were added at or below each bound."""
-        found = _sums(self.increases(f"{name}_bucket"), "le", where)
-        return {float(bound): grown for bound, grown in found.items()}
+        found = _table(self.increases(f"{name}_bucket"), ("le",), where)
+        return {float(bound): grown for (bound,), grown in found.items()}
 
 
 def added(buckets: Iterable[Mapping[float, float]]) -> dict[float, float]:
@@ -130,12 +134,12 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
-def _sums(series: Mapping[str, float], label: str, where: Mapping[str, str]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+def _table(series: Mapping[str, float], names: Sequence[str], where: Mapping[str, str]) -> Table:
+    found: dict[tuple[str, ...], float] = defaultdict(float)
     for text, value in series.items():
         labels = labels_of(text)
-        if label in labels and _matches(labels, where):
-            found[labels[label]] += value
+        if _matches(labels, where) and all(name in labels for name in names):
+            found[tuple(labels[name] for name in names)] += value
     return dict(found)
 
 
