@@ -27,7 +27,9 @@ from moldau.cli.top.units import (
 
 R = TypeVar("R")
 GAP: Final = 2
-_TEXT_CHARACTERS_MIN: Final = 16
+_TEXT_CHARACTERS: Final = 24
+"""Texts are shortened to this before columns are left out, and then to the next."""
+_TEXT_CHARACTERS_MIN: Final = 8
 _STATE_STYLES: Final = {
     "ok": "green",
     "running": "green",
@@ -285,18 +287,16 @@ def fitted(
 ) -> list[Fit[R]]:
     """The columns that fit into a width; the one that sorts is never left out."""
     found = [_fit(column, rows, marked=column.title == sorted_by) for column in columns]
-    while len(found) > 1 and _width(found) > width:
-        texts = [
-            each for each in found if not each.column.right and each.width > _TEXT_CHARACTERS_MIN
-        ]
+    while (excess := _width(found) - width) > 0:
         droppable = [each for each in found if each.column.rank and each.column.title != sorted_by]
-        if droppable and not (texts and _width(found) - width <= _spare(texts)):
-            worst = max(droppable, key=lambda each: each.column.rank)
-            found.remove(worst)
-        elif texts:
-            return _shortened(found, _width(found) - width)
+        if _spare(found, _TEXT_CHARACTERS) >= excess:
+            return _shortened(found, excess, _TEXT_CHARACTERS)
+        if droppable:
+            found.remove(max(droppable, key=lambda each: each.column.rank))
+        elif _spare(found, _TEXT_CHARACTERS_MIN) >= excess or len(found) == 1:
+            return _shortened(found, excess, _TEXT_CHARACTERS_MIN)
         else:
-            found.remove(found[-1])
+            found.pop()
     return found
 
 
@@ -313,21 +313,16 @@ def _width(fits: Sequence[Fit[Any]]) -> int:
     return sum(each.width for each in fits) + GAP * (len(fits) - 1)
 
 
-def _spare(texts: Sequence[Fit[Any]]) -> int:
-    """What long texts may be shortened by before columns are left out: a third."""
-    return sum(min(each.width // 3, each.width - _TEXT_CHARACTERS_MIN) for each in texts)
+def _spare(fits: Sequence[Fit[Any]], least: int) -> int:
+    """What texts may be shortened by, to `least` characters each."""
+    return sum(max(0, each.width - least) for each in fits if not each.column.right)
 
 
-def _shortened(fits: Sequence[Fit[R]], excess: int) -> list[Fit[R]]:
+def _shortened(fits: Sequence[Fit[R]], excess: int, least: int) -> list[Fit[R]]:
     """Take the excess from the widest texts."""
-    widths = {
-        each.column.title: each.width
-        for each in fits
-        if not each.column.right and each.width > _TEXT_CHARACTERS_MIN
-    }
-    while excess > 0 and max(widths.values()) > _TEXT_CHARACTERS_MIN:
-        widest = max(widths, key=lambda title: widths[title])
-        widths[widest] -= 1
+    widths = {each.column.title: each.width for each in fits if not each.column.right}
+    while excess > 0 and widths and max(widths.values()) > least:
+        widths[max(widths, key=lambda title: widths[title])] -= 1
         excess -= 1
     return [
         Fit(each.column, widths.get(each.column.title, each.width), each.cells) for each in fits
