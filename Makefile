@@ -136,6 +136,7 @@ format: $(VENV)/check ## let ruff put the code in shape
 docs: $(VENV)/check ## write the generated reference pages again
 	@$(BIN)/python -m moldau.edge.kafka.compatibility
 	@$(BIN)/python -m moldau.edge.http.reference
+	@$(BIN)/python -m moldau.edge.http.metrics.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
 	@$(BIN)/python proto/reference.py
 	@$(BIN)/python -m moldau.spark.option_table > docs/reference/spark-options.md

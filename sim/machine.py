@@ -15,6 +15,7 @@ from moldau.client.cluster_client import JOIN_CHALLENGE_PATH, JOIN_PATH, decode_
 from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
+from moldau.model.histogram import Histogram
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import (
     Endpoint,
@@ -56,7 +57,7 @@ class _NoWatch:
         pass
 
     def numbers(self) -> SlowLoopTurns:
-        return SlowLoopTurns(0, 0.0, 0.0)
+        return SlowLoopTurns(0, 0.0, 0.0, Histogram())
 
 
 class SimWorkers:

@@ -4,7 +4,17 @@ from collections.abc import Container, Iterator
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.data.traffic import Traffic
-from moldau.model.ids import BrokerId, RaftIndex, TopicPartition
+from moldau.model.errors import MoldauError
+from moldau.model.ids import (
+    BrokerId,
+    Epoch,
+    Offset,
+    RaftIndex,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from moldau.records.batch import read_header
 from moldau.replica.replica import LAG_MS_MAX
 
 
@@ -41,6 +51,47 @@ class LocalReplica:
         return self._hosted.replica.log.size_bytes
 
     @property
+    def topic_id(self) -> TopicId:
+        return self._hosted.replica.topic_id
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._hosted.replica.epoch
+
+    @property
+    def replica_count(self) -> int:
+        return len(self._hosted.replica.members.everyone)
+
+    def in_sync_count(self) -> int:
+        """0 unless this broker leads."""
+        return len(self._hosted.replica.in_sync(LAG_MS_MAX))
+
+    def timestamp_at(self, offset: int) -> TimestampMs | None:
+        """The timestamp of the batch that contains the offset, or of the one that follows; reads a
+        few kilobytes of the log."""
+        log = self._hosted.replica.log
+        if not log.start_offset <= offset < log.end_offset:
+            return None
+        try:
+            header = next(log.headers(Offset(offset)), None)
+        except (MoldauError, OSError):
+            # Those who serve the partition report that.
+            return None
+        return None if header is None else header.base_timestamp
+
+    def committed_batches(self, offset: int) -> Iterator[tuple[bytes, int]]:
+        """Batches from the one that contains `offset`, each with the offset after it.
+
+        Raises MoldauError.
+        """
+        end = self.high_watermark
+        for batch in self._hosted.replica.log.batches(Offset(offset)):
+            next_offset = read_header(batch).next_offset
+            if next_offset > end:
+                return
+            yield batch, next_offset
+
+    @property
     def topic_traffic(self) -> Traffic:
         """Of the whole topic on this broker."""
         return self._hosted.traffic
@@ -56,6 +107,10 @@ class LocalReplica:
             flushed = log.offset_of(max(progress.match, start_index))
             lag[peer] = max(0, log.end_offset - flushed)
         return lag
+
+    def follower_seconds(self) -> dict[BrokerId, float]:
+        """How long ago each follower of a leader last had every record."""
+        return self._hosted.replica.follower_seconds()
 
     def is_under_min_insync(self) -> bool:
         """Whether acks=all is rejected: fewer replicas in sync than min.insync.replicas."""

@@ -4,16 +4,20 @@ Each part counts for itself, and the numbers are read only when /metrics is requ
 metrics registry.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from moldau.api.quotas import Quotas
+from moldau.control.peer_clocks import ClockReading
 from moldau.data.cleaner import CleanerMetrics
 from moldau.data.scrub import ScrubMetrics
 from moldau.model.histogram import Histogram
+from moldau.model.ids import BrokerId
 from moldau.replica.flusher import Flusher
+from moldau.replica.raft_counts import RaftCounts
+from moldau.transactions.totals import EndedTransactions
 
 
 class SlowLoopTurns(NamedTuple):
@@ -23,6 +27,28 @@ class SlowLoopTurns(NamedTuple):
     seconds: float
     starved_seconds: float
     """The part in which the process got no CPU."""
+    delay: Histogram
+    """How late a timer was, 20 times a second: how long clients wait for the loop."""
+
+
+class OneListener(NamedTuple):
+    """A listener of any protocol."""
+
+    name: str
+    protocol: str
+    connection_count: int
+    accepted_total: int
+
+
+class PeerNumbers(NamedTuple):
+    """What this broker knows of another one."""
+
+    peer: BrokerId
+    is_connected: bool
+    sent_bytes: int
+    received_bytes: int
+    clock: ClockReading | None
+    """None until it was read."""
 
 
 class ListenerCounts(Protocol):
@@ -53,6 +79,13 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     """Their durations, by API."""
     listener: ListenerCounts
     """Of the Kafka protocol."""
+    queue_seconds: Callable[[], Histogram]
+    """How long Kafka requests waited for their handler."""
+    listeners: Callable[[], Iterable[OneListener]]
+    """Those of Kafka and of peers."""
+    peers: Callable[[], Iterable[PeerNumbers]]
+    raft: RaftCounts
+    ended_transactions: EndedTransactions
     certificates: Callable[[], Mapping[str, float]]
     """When each certificate expires, in seconds since 1970, by its file."""
     logins: Callable[[], Mapping[tuple[str, str], int]]

@@ -11,8 +11,11 @@ from moldau.metadata.image import Partition, Topic
 from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
+from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId
+from moldau.queues.queue_counts import Backlog, QueueCounts
 from moldau.transactions.results import ListedTransaction
+from moldau.transactions.totals import OpenTransactions
 
 
 class MetricsView:
@@ -79,6 +82,23 @@ class MetricsView:
 
     def list_transactions(self) -> tuple[ErrorCode, list[ListedTransaction]]:
         return self._broker.transactions.list_transactions((), (), -1)
+
+    def open_transactions(self) -> OpenTransactions:
+        return self._broker.transactions.open_transactions()
+
+    @property
+    def fetch_wait_seconds(self) -> Histogram:
+        return self._broker.fetch.wait_seconds
+
+    def load_queues(self) -> None:
+        self._broker.queues.load_for_metrics()
+
+    def queue_backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
+        return self._broker.queues.backlogs()
+
+    @property
+    def queue_counts(self) -> Mapping[tuple[str, str], QueueCounts]:
+        return self._broker.queues.counts
 
     def disk_free_bytes(self) -> int:
         return self._broker.disk_free_bytes()

@@ -54,6 +54,7 @@ from moldau.transactions.results import (
     Result,
     WriteMarkers,
 )
+from moldau.transactions.totals import OpenTransactions
 
 _ADMIT_SECONDS_MAX: Final = 5.0
 _TOKENS_PER_COORDINATOR: Final = 1 << 40
@@ -421,6 +422,14 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
         return self._list_all(
             lambda one: one.state.list_transactions(states, producer_ids, duration_ms_min)
         )
+
+    def open_transactions(self) -> OpenTransactions:
+        """Those of the coordinators here."""
+        found = [
+            one.state.open_transactions() for one in self._coordinators.values() if one.is_current
+        ]
+        started = [one.oldest_started_at for one in found if one.oldest_started_at is not None]
+        return OpenTransactions(sum(one.number for one in found), min(started, default=None))
 
 
 async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:

@@ -7,11 +7,13 @@ since the start, is parked until a thread has read it, so that the event loop ne
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from time import perf_counter
+from typing import Final, NamedTuple
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import CheckTask
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.histogram import Histogram
 from moldau.model.ids import Offset
 from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
@@ -57,6 +59,8 @@ class FetchService:
         self._reply_bytes_max = reply_bytes_max
         self._partitions = partitions
         self._parked: dict[ParkedFetch, None] = {}
+        self.wait_seconds: Final = Histogram()
+        """How long those fetches waited that were not answered at once."""
 
     @property
     def parked_count(self) -> int:
@@ -255,6 +259,7 @@ class ParkedFetch:
         "_service",
         "_unread",
         "is_prefetching",
+        "parked_at",
         "requests",
         "timer",
     )
@@ -272,6 +277,7 @@ class ParkedFetch:
         self._bytes_min = bytes_min
         self._bytes_max = bytes_max
         self._on_ready = on_ready
+        self.parked_at = perf_counter()
         self.timer: TimerHandle | None = None
         self.is_prefetching = False
         """A thread reads its data from disk."""
@@ -324,6 +330,7 @@ class ParkedFetch:
         if total < self._bytes_min and not (failed or is_last or self._is_timed_out):
             return results
         self.cancel()
+        self._service.wait_seconds.add(perf_counter() - self.parked_at)
         self._service.count(self.requests, results)
         self._on_ready(results)
         return None

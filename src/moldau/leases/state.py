@@ -185,6 +185,10 @@ class QueueState:
             if isinstance(entry, Waiting):
                 yield offset, entry
 
+    def due_count(self, now: TimestampMs) -> int:
+        """How many `due` has."""
+        return bisect_left(self._due, (TimestampMs(now + 1), Offset(-1)))
+
     def open_below(self, end: Offset) -> tuple[Offset, ...]:
         return tuple(self._offsets[: bisect_left(self._offsets, end)])
 

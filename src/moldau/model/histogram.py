@@ -1,6 +1,7 @@
 """A histogram of durations; adding one costs a search in a short tuple."""
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 SECONDS: Final = (
@@ -37,3 +38,12 @@ class Histogram:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.sum += seconds
+
+
+def total(parts: Iterable[Histogram]) -> Histogram:
+    """A new histogram of all durations."""
+    whole = Histogram()
+    for part in parts:
+        whole.sum += part.sum
+        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
+    return whole

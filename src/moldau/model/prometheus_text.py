@@ -1,7 +1,7 @@
 """The Prometheus text format for metrics, version 0.0.4."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from msgspec import Struct, field
@@ -54,17 +54,18 @@ def _family(family: MetricFamily, value: float | None) -> MetricFamily:
 
 
 def render(families: Iterable[MetricFamily]) -> str:
-    lines: list[str] = []
+    lines = list(lines_of(families))
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def lines_of(families: Iterable[MetricFamily]) -> Iterator[str]:
     for family in families:
         if not family.samples:
             continue
-        lines.append(f"# HELP {family.name} {_escape(family.help)}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        lines += [
-            f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
-            for suffix, labels, value in family.samples
-        ]
-    return "\n".join(lines) + "\n" if lines else ""
+        yield f"# HELP {family.name} {_escape(family.help)}"
+        yield f"# TYPE {family.name} {family.kind}"
+        for suffix, labels, value in family.samples:
+            yield f"{family.name}{suffix}{_labels(labels)} {_number(value)}"
 
 
 def _labels(labels: Mapping[str, str]) -> str:

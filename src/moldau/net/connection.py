@@ -20,6 +20,7 @@ import struct
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Protocol
 
 from msgspec import Struct
@@ -111,6 +112,7 @@ class Connection(SocketWriter):
         "on_next",
         "overlaps",
         "peer_certificate",
+        "received_at",
         "state",
     )
 
@@ -153,6 +155,8 @@ class Connection(SocketWriter):
         """Set by the handler: the kind of frames that need not wait for earlier replies. The kind
         is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
+        self.received_at = perf_counter()
+        """Of the last bytes, to measure how long requests wait for their handler."""
         self._partial = PartialFrame(self._account, pool)
         self._frame_bytes = 0
         self._has_room = True
@@ -190,6 +194,7 @@ class Connection(SocketWriter):
             self.close("closed by client")
             return
         self.active_at = self._clock.monotonic()
+        self.received_at = perf_counter()
         if buffer is None:
             self._consume(self._pool.scratch_view, 0, received)
         else:

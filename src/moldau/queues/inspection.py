@@ -5,6 +5,7 @@ from moldau.leases.state import Dead, Leased, Open, Waiting
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
+from moldau.queues.queue_counts import backlog_of
 from moldau.queues.queue_partition import QueuePartition
 from moldau.queues.reader import LoadedMessage
 from moldau.queues.types import InspectedMessage, MessageState, PartitionStats, unavailable
@@ -16,17 +17,16 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
 
     def query(machine: QueueStateMachine, now: TimestampMs) -> PartitionStats:
         state = machine.state
-        due = sum(1 for _ in state.due(now))
-        unread = max(0, replica.last_stable_offset - state.next)
+        backlog = backlog_of(state, replica.last_stable_offset, now)
         return PartitionStats(
             topic=queue.topic,
             partition=queue.queue.partition,
             leader=replica.leader,
             is_here=True,
-            ready=due + unread,
-            leased=state.leased_count,
-            delayed=state.waiting_count - due + state.bucketed_count,
-            dead=state.dead_count,
+            ready=backlog.ready,
+            leased=backlog.leased,
+            delayed=backlog.delayed,
+            dead=backlog.dead,
             floor=state.floor,
             end=replica.high_watermark,
         )

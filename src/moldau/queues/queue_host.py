@@ -5,10 +5,10 @@ this broker loses its partition, its group or topic is deleted, or it was idle f
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from moldau.control.topic_service import TopicService
 from moldau.data.append_forwarding import AppendForwarder
@@ -30,6 +30,7 @@ from moldau.queues.ledgers import Ledgers
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import PendingPoll
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
+from moldau.queues.queue_counts import Backlog, QueueCounts
 from moldau.queues.queue_partition import QueueContext, QueuePartition
 from moldau.queues.settlement import RESULT_BY_REFUSAL, Settlement
 from moldau.queues.types import (
@@ -88,6 +89,8 @@ class QueueHost:
         self._ready: dict[PartitionKey, tuple[Replica, Epoch, Offset]] = {}
         """The high watermark when this broker became ready as leader."""
         self._turns: dict[str, int] = {}
+        self._counts: dict[tuple[str, str], QueueCounts] = {}
+        """By group and topic."""
         self.parked_count = 0
         """Polls that wait for messages."""
         self._is_stopping = False
@@ -277,6 +280,39 @@ class QueueHost:
         rows = (one for row in zip_longest(*found) for one in row if one is not None)
         return [one for one, _ in zip(rows, range(count_max), strict=False)]
 
+    def backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
+        """Group, topic and counts of each queue that is loaded; to read them counts as use, so
+        that it stays loaded."""
+        for queue in list(self._queues.values()):
+            if queue.is_current and (backlog := queue.backlog()) is not None:
+                queue.used_at = self._loop.time()
+                yield queue.queue.group, queue.topic, backlog
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], QueueCounts]:
+        """By group and topic, of those that were served here and still exist."""
+        gone = [
+            (group, topic)
+            for group, topic in self._counts
+            if self._context.group_of(group) is None or self._image().topic(topic) is None
+        ]
+        for key in gone:
+            del self._counts[key]
+        return self._counts
+
+    def load_some(
+        self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]], count_max: int
+    ) -> int:
+        """As `load`, of queues that are not loaded, up to `count_max`; returns their number."""
+        missing = (
+            (topic, index)
+            for topic, index in partitions
+            if QueueId(group.name, topic.topic_id, index) not in self._queues
+        )
+        some = list(islice(missing, count_max))
+        self.load(group, some)
+        return len(some)
+
     # ---- members and groups that leave
 
     async def evict(self, group_name: str, member: str) -> None:
@@ -369,7 +405,8 @@ class QueueHost:
         known, epoch, end = self._ready.get(key, (None, replica.epoch, replica.high_watermark))
         if known is not replica or epoch != replica.epoch:
             end = replica.high_watermark
-        queue = QueuePartition(queue_id, topic.name, group, replica, end, self._context)
+        counts = self._counts.setdefault((group.name, topic.name), QueueCounts())
+        queue = QueuePartition(queue_id, topic.name, group, replica, end, self._context, counts)
         self._queues[queue_id] = queue
         self._at.setdefault(key, {})[group.name] = queue
         queue.start()

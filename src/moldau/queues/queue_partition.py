@@ -38,6 +38,7 @@ from moldau.queues.mailbox import (
     fail,
 )
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
+from moldau.queues.queue_counts import Backlog, QueueCounts, backlog_of
 from moldau.queues.reader import QueueReader
 from moldau.queues.round_decider import Grant, RoundDecider
 from moldau.queues.settlement import refused
@@ -87,9 +88,11 @@ class QueuePartition:
         replica: Replica,
         ready_end: Offset,
         context: QueueContext,
+        counts: QueueCounts,
     ) -> None:
         """`ready_end`: the high watermark when the replica became ready in this epoch, or later."""
         self.queue = queue
+        self._counts = counts
         self.topic = topic
         self.replica = replica
         self.epoch = replica.epoch
@@ -165,6 +168,13 @@ class QueuePartition:
         if self._decider is None:
             return max(1, self.replica.last_stable_offset - self._start)
         return self._decider.available_estimate(self._context.time.now())
+
+    def backlog(self) -> Backlog | None:
+        """None until it is loaded. Counts changes that are being written."""
+        if (decider := self._decider) is None:
+            return None
+        end, now = self.replica.last_stable_offset, self._context.time.now()
+        return backlog_of(decider.machine.state, end, now)
 
     def add_poll(self, poll: PendingPoll) -> None:
         """Complete the poll when there are messages; if it is not parked, soon in any case."""
@@ -362,7 +372,9 @@ class QueuePartition:
             await ledgers.write(self.queue, (taken.record,))
             machine.apply(taken.record)
         log.debug("loaded the queue of %s in epoch %d", self._name, self.epoch)
-        decider = RoundDecider(machine, self.reader, self.replica, self._limits, self._name)
+        decider = RoundDecider(
+            machine, self.reader, self.replica, self._limits, self._name, self._counts
+        )
         if not self.is_closed:
             self._failure = None
             self._decider = decider

@@ -26,6 +26,7 @@ from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import MakeCommand, PendingPoll, fail
+from moldau.queues.queue_counts import DeliveryTimes, QueueCounts
 from moldau.queues.reader import LoadedMessage, QueueReader
 from moldau.queues.settlement import refused
 from moldau.replica.replica import Replica
@@ -54,8 +55,11 @@ class RoundDecider:
         replica: Replica,
         limits: QueueLimits,
         name: str,
+        counts: QueueCounts,
     ) -> None:
         self.machine = machine
+        self._counts = counts
+        self._delivery_times = DeliveryTimes(counts)
         self._reader = reader
         self._replica = replica
         self._limits = limits
@@ -94,6 +98,7 @@ class RoundDecider:
         if decision.record is not None:
             self.records.append(decision.record)
             self._new_dead += decision.died
+            self._delivery_times.died(decision.died)
         return decision
 
     def new_dead_letters(self) -> dict[Offset, Dead]:
@@ -120,7 +125,9 @@ class RoundDecider:
         if expiry is not None and expiry <= self.now:
             expired = self.decide(ExpireDue(now=self.now)).result
             self._is_blocked = False
-            self.is_more |= isinstance(expired, Done) and expired.is_more
+            if isinstance(expired, Done):
+                self._counts.expired += expired.count
+                self.is_more |= expired.is_more
 
     @property
     def due_bucket(self) -> DelayBucket | None:
@@ -164,10 +171,16 @@ class RoundDecider:
         decision = self.decide(command)
         if decision.record is not None:
             self._is_blocked = False
-        if isinstance(command, Ack) and isinstance(decision.result, SettleResult):
+        if isinstance(command, Ack | Nack) and isinstance(decision.result, SettleResult):
+            is_ack, times = isinstance(command, Ack), self._delivery_times
             for token, refusal in zip(command.tokens, decision.result.refusals, strict=True):
-                if refusal is Refusal.NONE:
+                if refusal is not Refusal.NONE:
+                    continue
+                if is_ack:
                     self._reader.drop(token.offset)
+                    times.acked(token.offset, self.now)
+                else:
+                    times.nacked(token.offset)
         return decision.result
 
     def next_timer(self, now: TimestampMs, *, has_polls: bool) -> TimestampMs | None:
@@ -284,6 +297,7 @@ class RoundDecider:
             poll.is_full = result.is_full
             if result.leases:
                 poll.claimed_by = queue
+                self._delivery_times.delivered(result.leases, self.now, machine.state.leased_count)
                 self.grants.append(Grant(poll, result.leases, first_deliveries))
                 self._settle_missing(poll.member, result.leases)
             elif result.is_full:

@@ -6,7 +6,15 @@ Each call is validated, its consumer looked up among the members of the group, a
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -27,6 +35,7 @@ from moldau.queues.group_rpc_client import GroupRpcClient
 from moldau.queues.group_rpc_messages import HeartbeatKind, MemberHeartbeatRequest
 from moldau.queues.members import Member, Members
 from moldau.queues.ordered import LedPartition, OrderedGroups
+from moldau.queues.queue_counts import Backlog, QueueCounts
 from moldau.queues.queue_host import QueueHost
 from moldau.queues.request_checks import (
     check_consumer,
@@ -63,6 +72,8 @@ _RECHECK_SECONDS: Final = 2.0
 """A waiting poll checks leaders and members again at this interval: they change."""
 _IDLE_SECONDS: Final = 0.2
 """The same while this broker leads none of its partitions."""
+_LOADED_FOR_METRICS_MAX: Final = 20
+"""Queues that one request for metrics loads: each takes a read and a write of the ledger."""
 
 
 class QueueService:
@@ -485,6 +496,28 @@ class QueueService:
                 for partition in topic.partitions
             ),
         )
+
+    def backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
+        """Group, topic and counts of the queues that this broker leads, and has loaded."""
+        return self._leases.backlogs()
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], QueueCounts]:
+        """What happened to messages here, by group and topic."""
+        return self._leases.counts
+
+    def load_for_metrics(self) -> None:
+        """Load a few of the queues that nobody uses: operators look for their backlogs."""
+        left = _LOADED_FOR_METRICS_MAX
+        for group in self._image.queue_groups.values():
+            if left <= 0:
+                break
+            led = self._only_led(
+                (topic, partition.index)
+                for topic in self._topics_of(group)
+                for partition in topic.partitions
+            )
+            left -= self._leases.load_some(group, led, left)
 
     def on_leadership(self, replica: Replica) -> None:
         """As Partitions.on_leadership: also creates queues that start at the end, in case no

@@ -145,6 +145,8 @@ class RaftCore(RaftState):
                 self.on_vote_persisted(epoch, voted_for)
                 self.election.on_vote_persisted()
             case PeerExited(peer):
+                if peer == self.leader:
+                    self.election.note_leader_exited()
                 self._follower.on_peer_exited(peer)
             case AppendFailed():
                 self._on_append_failed()

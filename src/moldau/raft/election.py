@@ -6,6 +6,7 @@ shortest election timeout votes for no other broker, unless the leader hands ove
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 from moldau.model.ids import BrokerId, Epoch
@@ -17,6 +18,19 @@ from moldau.raft.state import RaftState
 
 CAMPAIGN_SPREAD_MAX = 4
 """How many times wider the range of election timeouts gets after several failed campaigns."""
+
+
+class ElectionCause(Enum):
+    """Why a broker stands for election."""
+
+    TIMEOUT = "timeout"
+    """It heard nothing from its leader."""
+    LEADER_EXITED = "leader_exited"
+    """The process of the leader has exited."""
+    TRANSFER = "transfer"
+    """The leader hands over."""
+    REQUESTED = "requested"
+    """The preferred leader of a new group, or the only voter."""
 
 
 class Chance(Protocol):
@@ -32,9 +46,11 @@ class Election:
         "_campaigns",
         "_chance",
         "_granted",
+        "_has_leader_exited",
         "_is_transfer",
         "_on_won",
         "_state",
+        "cause",
         "timeout_ms",
     )
 
@@ -47,6 +63,9 @@ class Election:
         self._campaigns = 0
         """Since the last leader: each failed one spreads the timeouts further, so that brokers
         stop competing."""
+        self.cause = ElectionCause.TIMEOUT
+        """Of the current campaign, or of the last one."""
+        self._has_leader_exited = False
         self.timeout_ms = self.draw_timeout()
 
     def draw_timeout(self) -> int:
@@ -62,7 +81,7 @@ class Election:
 
     def reset(self, *, is_leader_known: bool) -> None:
         """This broker follows: give up any campaign and start a new timeout."""
-        self._is_transfer = False
+        self._is_transfer = self._has_leader_exited = False
         if is_leader_known:
             self._campaigns = 0
         self.timeout_ms = self.draw_timeout()
@@ -83,16 +102,23 @@ class Election:
         if state.now < state.last_contact_at + self.timeout_ms:
             return
         if self.is_electable():
+            exited = self._has_leader_exited
+            self.cause = ElectionCause.LEADER_EXITED if exited else ElectionCause.TIMEOUT
             self._campaign(is_pre=True)
         else:
             state.last_contact_at = state.now
 
+    def note_leader_exited(self) -> None:
+        self._has_leader_exited = True
+
     def on_campaign_requested(self) -> None:
         if not self._state.is_leader and self.is_electable():
+            self.cause = ElectionCause.REQUESTED
             self._campaign(is_pre=True)
 
     def on_timeout_now(self) -> None:
         if not self._state.is_leader and self.is_electable():
+            self.cause = ElectionCause.TRANSFER
             self._campaign(is_pre=False, is_transfer=True)
 
     def _campaign(self, *, is_pre: bool, is_transfer: bool = False) -> None:

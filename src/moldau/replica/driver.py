@@ -35,6 +35,7 @@ from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey
 from moldau.replica.peer_heartbeat import PeerHeartbeat
 from moldau.replica.peer_send_queue import Peer
+from moldau.replica.raft_counts import RaftCounts
 from moldau.replica.raft_group import GroupOwner, RaftGroup, expire_transfer
 from moldau.replica.raft_receiver import RaftReceiver
 from moldau.replica.timers import GroupTimers
@@ -72,6 +73,7 @@ class RaftDriver:
             return int(monotonic() * 1000)
 
         self._now = now
+        self._monotonic = monotonic
         self._rng = rng
         self._flusher = flusher
         self._transport = transport
@@ -85,7 +87,10 @@ class RaftDriver:
         self._votes = VoteWriter(
             loop=loop, votes=votes, on_persisted=self._on_votes, on_failure=flusher.report
         )
-        self._effects = EffectExecutor(peers=self._peers, votes=self._votes, flusher=flusher)
+        self._effects = EffectExecutor(
+            peers=self._peers, votes=self._votes, flusher=flusher, monotonic=monotonic
+        )
+        self._commit_counts = self._effects.counts.commit_seconds.counts
         self._stepper = CoreStepper(
             loop=loop,
             now=now,
@@ -235,6 +240,10 @@ class RaftDriver:
         return LogId(self._rng.getrandbits(62) + 1)
 
     @property
+    def counts(self) -> RaftCounts:
+        return self._effects.counts
+
+    @property
     def groups(self) -> Mapping[str, RaftGroup]:
         return self._names
 
@@ -264,11 +273,13 @@ class RaftDriver:
         if group.is_alone and group.log.config.flush is not FlushPolicy.ALWAYS:
             group.flush_handle.unflushed_bytes += size
             self._stepper.advance_single_voter(group)
+            # Committed in this moment.
+            self._commit_counts[0] += 1
             return
         if group.failure is not None or group.is_removed:
             return
         self._effects.flush_later(group, size)
-        group.proposed.append((group.log.end_index, size))
+        group.proposed.append((group.log.end_index, size, self._monotonic()))
         group.proposed_bytes += size
         if not group.is_grown:
             group.is_grown = True

@@ -1,7 +1,7 @@
 """Executes the effects of a Raft core: on the log, the peers' queues and the group's owner."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, assert_never
 
@@ -27,6 +27,7 @@ from moldau.replica.peer_codec import (
     encode_snapshot,
 )
 from moldau.replica.peer_send_queue import Peer
+from moldau.replica.raft_counts import RaftCounts
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.vote_writer import VoteWriter
 
@@ -38,10 +39,19 @@ _SNAPSHOT_BYTES_MAX: Final = FRAME_BYTES_MAX - 1024
 class EffectExecutor:
     """Executes effects. Notifications to the owner wait until the step is over."""
 
-    def __init__(self, *, peers: dict[BrokerId, Peer], votes: VoteWriter, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        *,
+        peers: dict[BrokerId, Peer],
+        votes: VoteWriter,
+        flusher: Flusher,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._peers = peers
         self._votes = votes
         self._flusher = flusher
+        self._monotonic = monotonic
+        self.counts: Final = RaftCounts()
         self.truncations_total = 0
         """Truncations and resets of logs; each needs several flushes."""
 
@@ -121,6 +131,7 @@ class EffectExecutor:
         envelope = group.current_envelope
         if envelope is None:
             raise RaftError("the core stores entries without a received Append")
+        self.counts.appends_received += 1
         end = group.log.end_offset
         try:
             size, headers = group.view.store(envelope.parts, start)
@@ -157,6 +168,7 @@ class EffectExecutor:
             raise RaftError("the core resets the log without a received snapshot")
         self._unsend_files(group)
         self.truncations_total += 1
+        self.counts.snapshots_received += 1
         group.view.reset(envelope.start, envelope.payload)
         group.notifications.append(
             partial(group.owner.on_reset, group, envelope.start.offset, envelope.payload)
@@ -186,8 +198,12 @@ class EffectExecutor:
         """Record the commit; returns it as an offset for the owner."""
         group.commit_notified = end
         proposed = group.proposed
-        while proposed and proposed[0][0] <= end:
-            group.proposed_bytes -= proposed.popleft()[1]
+        if proposed:
+            now, durations = self._monotonic(), self.counts.commit_seconds
+            while proposed and proposed[0][0] <= end:
+                _, size, appended_at = proposed.popleft()
+                group.proposed_bytes -= size
+                durations.add(now - appended_at)
         return group.log.offset_of(end)
 
     def notify_controls(self, group: RaftGroup) -> None:
@@ -207,6 +223,7 @@ class EffectExecutor:
     def _change_role(self, group: RaftGroup, effect: e.RoleChanged) -> None:
         group.proposed.clear()
         group.proposed_bytes = 0
+        self._count_role(group, effect)
         for peer in self._peers.values():
             is_following = effect.role is Role.FOLLOWER and effect.leader == peer.id
             peer.heartbeat.check(group, effect.epoch if is_following else NO_EPOCH)
@@ -217,6 +234,16 @@ class EffectExecutor:
         group.notifications.append(
             partial(group.owner.on_role, group, effect.role, effect.epoch, effect.leader)
         )
+
+    def _count_role(self, group: RaftGroup, effect: e.RoleChanged) -> None:
+        counts = self.counts
+        if effect.epoch != group.counted_epoch:
+            group.counted_epoch = effect.epoch
+            counts.epoch_changes += 1
+        if effect.role is Role.CANDIDATE:
+            counts.elections[group.core.election.cause] += 1
+        elif effect.role is Role.LEADER:
+            counts.won[group.core.election.cause] += 1
 
     # ---- bulk
 
@@ -244,6 +271,7 @@ class EffectExecutor:
         if effect.bytes_max:
             reading = view.read(effect.start, effect.bytes_max)
             end, size = reading.end, reading.size
+            self.counts.appends_sent += 1
             head = head_of(size)
             peer.post_bulk([head, *reading.chunks], len(head) + size)
             if reading.has_files:
@@ -278,6 +306,7 @@ class EffectExecutor:
                 peer.id,
             )
             return e.PeerDisconnected(peer.id), 0
+        self.counts.snapshots_sent += 1
         # In a frame of its own: the messages collected so far must fit as well.
         peer.flush()
         peer.post_bulk([data], len(data))

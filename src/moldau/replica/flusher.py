@@ -13,10 +13,12 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Final
 
 from moldau.log.interface import FlushTask, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError, StorageError
+from moldau.model.histogram import Histogram
 from moldau.replica.flush_threads import FlushWorkers
 
 _INLINE_BYTES_MAX = 64 * 1024
@@ -65,6 +67,8 @@ class Flusher:
         self._stopped = False
         self.failed = False
         self.flushes_total = 0
+        self.seconds: Final = Histogram()
+        """How long each flush took."""
 
     @property
     def small_flush_seconds(self) -> float | None:
@@ -132,7 +136,9 @@ class Flusher:
         except OSError as error:
             self.report(StorageError(f"flush failed: {error}"))
             return
-        self._measure(self._clock.monotonic() - started)
+        seconds = self._clock.monotonic() - started
+        self.seconds.add(seconds)
+        self._measure(seconds)
         self._finish(handle, task)
 
     def _work(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
@@ -150,11 +156,16 @@ class Flusher:
             # If the loop is closed, nothing waits for this flush.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(
-                    self._on_worker_done, handle, task, failure, seconds if small else None
+                    self._on_worker_done, handle, task, failure, seconds, small
                 )
 
     def _on_worker_done(
-        self, handle: FlushHandle, task: FlushTask, failure: OSError | None, seconds: float | None
+        self,
+        handle: FlushHandle,
+        task: FlushTask,
+        failure: OSError | None,
+        seconds: float,
+        small: bool,
     ) -> None:
         self._running -= 1
         handle.busy = False
@@ -163,7 +174,8 @@ class Flusher:
         if failure is not None:
             self.report(StorageError(f"flush failed: {failure}"))
             return
-        if seconds is not None:
+        self.seconds.add(seconds)
+        if small:
             self._measure(seconds)
         self._finish(handle, task)
         if handle.again:

@@ -83,6 +83,7 @@ class RaftGroup:
         "controls_notified",
         "core",
         "corruption_checked_at",
+        "counted_epoch",
         "current_envelope",
         "failure",
         "flush_handle",
@@ -138,8 +139,10 @@ class RaftGroup:
         """Calls to the owner, made once the step is over."""
         self.current_envelope: RaftEnvelope | None = None
         """The message that the core is being stepped with."""
-        self.proposed: deque[tuple[RaftIndex, int]] = deque()
-        """End and size of proposals of this epoch that are not committed."""
+        self.counted_epoch = core.epoch
+        self.proposed: deque[tuple[RaftIndex, int, float]] = deque()
+        """End and size of proposals of this epoch that are not committed, and when they were
+        appended."""
         self.proposed_bytes = 0
         self.timer_at = FOREVER
         self.commit_notified = core.commit

@@ -48,6 +48,7 @@ from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
+from moldau.server.build_metrics import build_metric_sources
 from moldau.server.build_peers import build_join_service, build_peers
 from moldau.server.build_protocols import (
     build_append_service,
@@ -224,7 +225,7 @@ class BrokerServer:
         )
         self._http = listener_for(
             self._authentication.http(self._sessions),
-            self._metric_sources(kafka_server),
+            self._metric_sources(kafka_server, driver),
             loop=self._loop,
             hosts=(*config.http.host_list, *host_names(self._ports)),
             cors_origins=config.http.cors_origin_list,
@@ -506,19 +507,19 @@ class BrokerServer:
             config, self._machine, self._storage.root, self._broker.security.users, secret
         )
 
-    def _metric_sources(self, kafka: KafkaServer) -> MetricSources:
-        return MetricSources(
-            requests_by_api=kafka.requests_by_api,
-            seconds_by_api=kafka.seconds_by_api,
-            listener=kafka,
-            certificates=self._certificates.expiries,
-            logins=self._authentication.logins,
-            quotas=self._sessions.quotas,
+    def _metric_sources(self, kafka: KafkaServer, driver: RaftDriver) -> MetricSources:
+        return build_metric_sources(
+            kafka,
+            self._certificates,
+            self._authentication,
+            self._sessions.quotas,
+            self._loop_watch,
+            self._coordinators,
+            driver,
             flusher=self._flusher,
-            cleaner=lambda: None if self._cleaner is None else self._cleaner.metrics,
+            cleaner=lambda: self._cleaner,
+            scrub=lambda: self._scrub,
             leaderships=lambda: self._leaderships,
-            slow_turns=self._loop_watch.numbers,
-            scrub=lambda: None if self._scrub is None else self._scrub.metrics,
         )
 
     # ---- stop

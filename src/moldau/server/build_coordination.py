@@ -34,6 +34,7 @@ from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Machine
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.coordinator import TransactionCoordinator as TransactionCore
+from moldau.transactions.totals import EndedTransactions
 
 
 class CoordinationServices:
@@ -88,11 +89,12 @@ class CoordinationServices:
             timeout_ms_max=config.transaction.timeout_ms_max,
             id_expiry_ms=config.transaction.id_expiry_ms,
         )
+        self.ended_transactions = ended = EndedTransactions()
         self.transactions = TransactionService(
             loop=loop,
             clock=clock,
             new_coordinator=lambda epoch, first_token: TransactionCore(
-                transaction_config, epoch, clock.wall_ms, first_token=first_token
+                transaction_config, epoch, clock.wall_ms, first_token=first_token, ended=ended
             ),
             partitions=partitions,
             topics=topics,

@@ -4,12 +4,13 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from moldau.api.metric_sources import OneListener
 from moldau.api.session import ListenerAccess, Sessions
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.served_apis import APIS
 from moldau.edge.kafka.turn_order import LargeRequests
 from moldau.model.clock import Clock
-from moldau.model.histogram import Histogram
+from moldau.model.histogram import Histogram, total
 from moldau.net.budget import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.listener import Listener, ListenerLimits
@@ -146,15 +147,16 @@ class KafkaServer:
         found = [dispatcher.seconds_by_api() for dispatcher in self._dispatchers]
         if len(found) == 1:
             return found[0]
-        return {api: _sum(durations[api] for durations in found) for api in found[0]}
+        return {api: total(durations[api] for durations in found) for api in found[0]}
 
+    def queue_seconds(self) -> Histogram:
+        return total(dispatcher.queue_seconds for dispatcher in self._dispatchers)
 
-def _sum(parts: Iterable[Histogram]) -> Histogram:
-    whole = Histogram()
-    for part in parts:
-        whole.sum += part.sum
-        whole.counts = [one + other for one, other in zip(whole.counts, part.counts, strict=True)]
-    return whole
+    def by_listener(self) -> list[OneListener]:
+        return [
+            OneListener(one.name, "kafka", one.connection_count, one.accepted_total)
+            for one in self._listeners
+        ]
 
 
 def _connection_limits(kafka: KafkaConfig) -> ConnectionLimits:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final
 
 from moldau.api.metric_sources import SlowLoopTurns
+from moldau.model.histogram import Histogram
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class LoopWatch:
         self.slow_total = 0
         """Turns that took longer than SLOW_SECONDS."""
         self.slow_seconds_total = 0.0
+        self.delay = Histogram()
+        """How late the mark was, each time: a turn of the loop that takes long delays it."""
         self.starved_seconds_total = 0.0
         """The part in which the process was starved of CPU or blocked on I/O."""
         self._marked_at = now()
@@ -54,7 +57,9 @@ class LoopWatch:
         self._thread = threading.Thread(target=self._watch, name="loop-watch", daemon=True)
 
     def numbers(self) -> SlowLoopTurns:
-        return SlowLoopTurns(self.slow_total, self.slow_seconds_total, self.starved_seconds_total)
+        return SlowLoopTurns(
+            self.slow_total, self.slow_seconds_total, self.starved_seconds_total, self.delay
+        )
 
     def start(self) -> None:
         self._thread_id = threading.get_ident()
@@ -73,6 +78,8 @@ class LoopWatch:
         """Called on the loop: it is responsive."""
         now, cpu = self._now(), self._cpu()
         took = now - self._marked_at - _CHECK_SECONDS
+        # Timers of uvloop have milliseconds, and may be early by one.
+        self.delay.add(max(0.0, took))
         if took > SLOW_SECONDS:
             self._note(now, took, cpu - self._marked_cpu)
         self._location = ""

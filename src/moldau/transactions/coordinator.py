@@ -68,6 +68,7 @@ from moldau.transactions.results import (
     WriteMarkers,
 )
 from moldau.transactions.timers import TimerKey, TimerKind
+from moldau.transactions.totals import EndedTransactions, OpenTransactions
 from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
@@ -83,11 +84,13 @@ class TransactionCoordinator:
         wall_ms: Callable[[], TimestampMs],
         *,
         first_token: int = 1,
+        ended: EndedTransactions | None = None,
     ) -> None:
         """`first_token` is above all tokens of earlier coordinators of the same epoch, so that
-        partition leaders can recognise delayed marker requests.
+        partition leaders can recognise delayed marker requests. `ended`: shared by coordinators.
         """
         self._config = config
+        self._ended = ended or EndedTransactions()
         self._epoch = epoch
         self._wall_ms = wall_ms
         self._entries: dict[str, TransactionEntry] = {}
@@ -270,6 +273,7 @@ class TransactionCoordinator:
             return
         entry = write.entry
         entry.stored = write.states[-1]
+        self._ended.note(entry.stored)
         if write.request is not None:
             result = _result_of(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
@@ -508,6 +512,14 @@ class TransactionCoordinator:
                 )
             )
         return ErrorCode.NONE, listed
+
+    def open_transactions(self) -> OpenTransactions:
+        started = [
+            entry.stored.started_at
+            for entry in self._entries.values()
+            if entry.stored is not None and entry.stored.state is TransactionState.ONGOING
+        ]
+        return OpenTransactions(len(started), min(started, default=None))
 
     # ---- tests and simulation
 

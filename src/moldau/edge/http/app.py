@@ -30,6 +30,7 @@ from moldau.edge.http import (
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
+from moldau.edge.http.metrics.clients import HttpTraffic
 from moldau.edge.http.middleware import LimitsMiddleware
 from moldau.edge.http.responses import (
     check_query,
@@ -58,10 +59,8 @@ def build_app(
 ) -> LimitsMiddleware:
     tails = tail.Tails(entrance.sessions.wake_fetches)
 
-    def traffic() -> metrics.HttpTraffic:
-        return metrics.HttpTraffic(
-            connections=connections, middleware=middleware, tails=tails.count
-        )
+    def traffic() -> HttpTraffic:
+        return HttpTraffic(connections=connections, middleware=middleware, tails=tails.count)
 
     app = _build(
         [

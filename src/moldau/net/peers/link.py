@@ -239,6 +239,8 @@ class PeerLink:
         self._tls_failure = ""
         """Why the last attempt failed, if it was for TLS."""
         self.frames_total = 0
+        self.sent_bytes = 0
+        """Of frames that were queued; those of a connection that breaks are included."""
 
     # ---- lifecycle
 
@@ -321,6 +323,7 @@ class PeerLink:
         ) or stream.queued_chunks > 2 * limits.queue_chunks_max:
             return False
         self.frames_total += 1
+        self.sent_bytes += size
         if is_ahead:
             stream.send_ahead([frame_head(kind, size), *chunks])
         elif kind is FrameKind.HEARTBEAT:

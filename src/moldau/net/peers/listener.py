@@ -9,6 +9,7 @@ connection of a peer replaces its earlier one, which is dead but was not detecte
 import logging
 import struct
 from asyncio import AbstractEventLoop
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -126,6 +127,8 @@ class PeerListener:
         self._refusals: dict[BrokerId, str] = {}
         self._unproven: ByAddress[Connection] = ByAddress()
         self.refused_total = 0
+        self.received_bytes: Counter[BrokerId] = Counter()
+        """Of frames, by their sender."""
         self._listener = Listener(
             loop=loop,
             handler=self,
@@ -153,6 +156,14 @@ class PeerListener:
 
     def close(self) -> None:
         self._listener.close()
+
+    @property
+    def connection_count(self) -> int:
+        return self._listener.connection_count
+
+    @property
+    def accepted_total(self) -> int:
+        return self._listener.accepted_total
 
     @property
     def peers(self) -> list[BrokerId]:
@@ -198,6 +209,7 @@ class PeerListener:
         if not isinstance(peer, _Peer):
             self._on_handshake(connection, bytes(frame))
             return
+        self.received_bytes[peer.hello.sender] += len(frame)
         is_last = frame[0] < MORE_FOLLOWS
         kind = _KINDS.get(frame[0] & ~MORE_FOLLOWS)
         if kind is None:

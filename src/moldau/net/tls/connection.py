@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from socket import SHUT_WR, socket
-from time import thread_time
+from time import perf_counter, thread_time
 from typing import Final
 
 from moldau.model.clock import Clock
@@ -225,6 +225,7 @@ class TlsConnection(TlsWriting, Connection):
             self._end_of_input()
             return
         self.active_at = self._clock.monotonic()
+        self.received_at = perf_counter()
         data = memoryview(sealed)[:received]
         if not self._is_secured:
             self._shake_hands(data)

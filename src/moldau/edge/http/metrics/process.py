@@ -4,7 +4,8 @@ import os
 import resource
 from collections.abc import Iterator
 
-from moldau.model.prometheus_text import MetricFamily, counter, gauge
+from moldau.edge.http.metrics.table import family
+from moldau.model.prometheus_text import MetricFamily
 
 _START_TICKS_FIELD = 19
 """Of /proc/self/stat, counted after the command's name."""
@@ -13,18 +14,14 @@ _START_TICKS_FIELD = 19
 def process_families() -> Iterator[MetricFamily]:
     """CPU time everywhere; memory, file descriptors and start time where /proc exists."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    yield counter(
-        "process_cpu_seconds_total",
-        "CPU time of the broker process.",
-        used.ru_utime + used.ru_stime,
-    )
+    yield family("process_cpu_seconds_total", used.ru_utime + used.ru_stime)
     try:
         yield from _from_proc()
     except OSError:
         return
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        yield gauge("process_max_fds", "Limit of open file descriptors.", soft)
+        yield family("process_max_fds", soft)
 
 
 def _from_proc() -> Iterator[MetricFamily]:
@@ -36,7 +33,7 @@ def _from_proc() -> Iterator[MetricFamily]:
         booted = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
     page = os.sysconf("SC_PAGE_SIZE")
     started = booted + int(fields[_START_TICKS_FIELD]) / os.sysconf("SC_CLK_TCK")
-    yield gauge("process_resident_memory_bytes", "Resident memory.", resident * page)
-    yield gauge("process_virtual_memory_bytes", "Virtual memory.", size * page)
-    yield gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")) - 1)
-    yield gauge("process_start_time_seconds", "Start time, in seconds since 1970.", started)
+    yield family("process_resident_memory_bytes", resident * page)
+    yield family("process_virtual_memory_bytes", size * page)
+    yield family("process_open_fds", len(os.listdir("/proc/self/fd")) - 1)
+    yield family("process_start_time_seconds", started)

@@ -1,0 +1,124 @@
+"""Metrics of consumer groups that this broker coordinates: their states, and how far they lag."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Final
+
+from moldau.api.local_replicas import LocalReplica
+from moldau.api.metrics_view import MetricsView
+from moldau.api.types import ListedGroup
+from moldau.edge.http.metrics import limits
+from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.table import family
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import TopicPartition
+from moldau.model.prometheus_text import MetricFamily
+
+_LOOKUPS_MAX: Final = 20
+"""Reads of the log in one scrape, for ages from before the first one."""
+
+
+async def group_families(
+    view: MetricsView, history: LagHistory, *, has_detail: bool = False
+) -> AsyncIterator[MetricFamily]:
+    """Nothing while this broker loads one of their partitions."""
+    error, listed = view.list_groups()
+    if error is not ErrorCode.NONE:
+        return
+    groups = family("moldau_groups")
+    counts = Counter((str(group.group_type), str(group.state)) for group in listed)
+    for (kind, state), number in sorted(counts.items()):
+        groups.add(number, {"type": kind, "state": state})
+    yield groups
+    listed.sort(key=lambda group: group.group_id)
+    lags = _Lags(view, history, has_detail=has_detail)
+    left_out = await lags.measure(listed)
+    for one in lags.families:
+        yield one
+    yield family("moldau_groups_without_series", left_out)
+
+
+class _Lags:
+    """The lag of groups, one after another."""
+
+    def __init__(self, view: MetricsView, history: LagHistory, *, has_detail: bool) -> None:
+        self._view = view
+        self._history = history
+        self._has_detail = has_detail
+        self._now = view.clock.monotonic()
+        self._records = family("moldau_group_lag")
+        self._seconds = family("moldau_group_lag_seconds")
+        self._unknown = family("moldau_group_lag_unknown_partitions")
+        self._one_by_one = family("moldau_group_partition_lag")
+        self._offsets = family("moldau_group_partition_offset")
+        self.families = (
+            *(self._records, self._seconds, self._unknown, self._one_by_one, self._offsets),
+        )
+
+    async def measure(self, listed: list[ListedGroup]) -> int:
+        """Returns how many groups are left out."""
+        done, series = 0, self._records.samples
+        self._history.begin(_LOOKUPS_MAX)
+        left_out = 0
+        for number, group in enumerate(listed):
+            if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
+                left_out = len(listed) - number
+                break
+            done += 1 + self._add(group.group_id)
+            if done >= limits.ITEMS_PER_TURN:
+                done = 0
+                await asyncio.sleep(0)
+        self._history.end()
+        return left_out
+
+    def _add(self, group: str) -> int:
+        """Returns how many offsets it has."""
+        offsets = self._view.known_offsets(group).offsets
+        lag: Counter[str] = Counter()
+        missing: Counter[str] = Counter()
+        age: dict[str, float] = defaultdict(float)
+        for partition, stored in offsets.items():
+            topic = partition.topic
+            replica = self._view.replicas.get(topic, partition.partition)
+            # 0 is added, so that a group without lag has a series, too.
+            behind = 0
+            if replica is not None:
+                behind = max(0, replica.high_watermark - stored.offset)
+                seconds = self._age(partition, replica, stored.offset)
+                age[topic] = max(age[topic], seconds)
+                if self._has_detail:
+                    self._add_partition(group, partition, behind, stored.offset)
+            lag[topic] += behind
+            missing[topic] += replica is None
+        for topic in islice(sorted(lag), limits.GROUP_SERIES_MAX - len(self._records.samples)):
+            labels = {"group": group, "topic": topic}
+            self._records.add(lag[topic], labels)
+            self._seconds.add(round(age[topic], 3), labels)
+            self._unknown.add(missing[topic], labels)
+        return len(offsets)
+
+    def _age(self, partition: TopicPartition, replica: LocalReplica, committed: int) -> float:
+        return self._history.seconds_behind(
+            partition,
+            now=self._now,
+            mark=replica.high_watermark,
+            committed=max(committed, replica.start_offset),
+            record_age=lambda offset: self._record_age(replica, offset),
+        )
+
+    def _record_age(self, replica: LocalReplica, offset: int) -> float | None:
+        timestamp = replica.timestamp_at(offset)
+        if timestamp is None or timestamp < 0:
+            return None
+        return (self._view.clock.wall_ms() - timestamp) / 1000
+
+    def _add_partition(
+        self, group: str, partition: TopicPartition, behind: int, committed: int
+    ) -> None:
+        if len(self._offsets.samples) < limits.DETAIL_PARTITIONS_MAX:
+            topic, index = partition
+            labels = {"group": group, "topic": topic, "partition": str(index)}
+            self._one_by_one.add(behind, labels)
+            self._offsets.add(committed, labels)

@@ -1,0 +1,91 @@
+"""Metrics of work queues, transactions, and of Spark pipelines by what they report."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+
+from moldau.api.metric_sources import MetricSources
+from moldau.api.metrics_view import MetricsView
+from moldau.api.pipeline_reports import PipelineReports
+from moldau.edge.http.metrics import limits
+from moldau.edge.http.metrics.table import family
+from moldau.model.errors import ErrorCode
+from moldau.model.histogram import Histogram, total
+from moldau.model.prometheus_text import MetricFamily
+
+
+def queue_families(view: MetricsView) -> Iterator[MetricFamily]:
+    view.load_queues()
+    states: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for group, topic, backlog in view.queue_backlogs():
+        states[group, topic].update(backlog._asdict())
+    messages = family("moldau_queue_messages")
+    for (group, topic), counts in islice(sorted(states.items()), limits.QUEUES_MAX):
+        for state in ("ready", "leased", "delayed", "dead"):
+            messages.add(counts[state], {"group": group, "topic": topic, "state": state})
+    yield messages
+    delivered = family("moldau_queue_deliveries_total")
+    again = family("moldau_queue_redeliveries_total")
+    settled = family("moldau_queue_settled_total")
+    dead = family("moldau_queue_dead_letters_total")
+    durations: dict[str, list[Histogram]] = defaultdict(list)
+    found = sorted(view.queue_counts.items(), key=lambda item: item[0])
+    for (group, topic), numbers in islice(found, limits.QUEUES_MAX):
+        labels = {"group": group, "topic": topic}
+        delivered.add(numbers.deliveries, labels)
+        again.add(numbers.redeliveries, labels)
+        settled.add(numbers.acked, {**labels, "outcome": "ack"})
+        settled.add(numbers.nacked, {**labels, "outcome": "nack"})
+        settled.add(numbers.expired, {**labels, "outcome": "expired"})
+        dead.add(numbers.dead_letters, labels)
+        durations[group].append(numbers.settle_seconds)
+    yield from (delivered, again, settled, dead)
+    settle = family("moldau_queue_settle_seconds")
+    for group, parts in durations.items():
+        settle.add_durations(total(parts), {"group": group})
+    yield settle
+
+
+def transaction_families(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily]:
+    error, listed = view.list_transactions()
+    if error is ErrorCode.NONE:
+        ids = family("moldau_transactional_ids")
+        for state, number in sorted(Counter(one.state for one in listed).items()):
+            ids.add(number, {"state": state})
+        yield ids
+    opened = view.open_transactions()
+    yield family("moldau_transactions_open", opened.number)
+    age = 0.0
+    if opened.oldest_started_at is not None:
+        age = max(0, view.clock.wall_ms() - opened.oldest_started_at) / 1000
+    yield family("moldau_transactions_oldest_open_seconds", age)
+    ended = family("moldau_transactions_ended_total")
+    ended.add(sources.ended_transactions.committed, {"result": "committed"})
+    ended.add(sources.ended_transactions.aborted, {"result": "aborted"})
+    yield ended
+
+
+async def pipeline_families(
+    view: MetricsView, reports: PipelineReports
+) -> AsyncIterator[MetricFamily]:
+    while reports.read_some(view.replicas):
+        await asyncio.sleep(0)
+    info = family("moldau_pipeline_info")
+    batches = family("moldau_pipeline_batches_total")
+    rows = family("moldau_pipeline_rows_total")
+    dead = family("moldau_pipeline_dead_letters_total")
+    lag = family("moldau_pipeline_lag_records")
+    age = family("moldau_pipeline_status_age_seconds")
+    for name, report in sorted(reports.reports.items()):
+        labels, progress = {"pipeline": name}, report.progress
+        info.add(1, {**labels, "kind": report.kind, "state": report.state})
+        # Batches are numbered from 0.
+        batches.add(0 if progress.batch is None else progress.batch + 1, labels)
+        rows.add(progress.rows, labels)
+        dead.add(progress.dead_letters, labels)
+        if progress.lag is not None:
+            lag.add(progress.lag, labels)
+        age.add(max(0, view.clock.wall_ms() - report.updated_at) / 1000, labels)
+    for one in (info, batches, rows, dead, lag, age):
+        yield one
