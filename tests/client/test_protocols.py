@@ -7,7 +7,7 @@ import pytest
 
 from moldau.client.errors import UnreachableError
 from moldau.client.kafka.connect import probe
-from moldau.client.protocols import Protocol, detect_protocol
+from moldau.client.protocols import Protocol, detect_protocol, mismatch
 
 pytestmark = pytest.mark.inprocess
 
@@ -31,6 +31,12 @@ def test_a_listener_is_recognised_by_its_response(response, found):
         theirs.sendall(response)
         theirs.shutdown(socket.SHUT_WR)
         assert detect_protocol(ours) is found
+
+
+@pytest.mark.parametrize("wanted", [Protocol.KAFKA, Protocol.GRPC, Protocol.HTTP])
+def test_what_is_wanted_or_not_known_is_no_mismatch(wanted):
+    assert mismatch(wanted, wanted) == mismatch(Protocol.UNKNOWN, wanted) == ""
+    assert mismatch(Protocol.CLOSED, wanted).startswith(f"not {wanted} without TLS")
 
 
 def test_a_listener_that_does_not_respond_is_unknown():

@@ -21,6 +21,7 @@ from moldau.client.errors import (
     UnreachableError,
     login_hint,
 )
+from moldau.client.protocols import Protocol, mismatch, protocol_at
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
@@ -42,6 +43,12 @@ from moldau.model.topology import (
 HTTP_PORT: Final = 8080
 CALL_SECONDS_MAX: Final = 5.0
 
+PROBE_SECONDS_MAX: Final = 1.0
+
+HTTP_PORT_HINT: Final = (
+    "use the HTTP address of a broker (http.addr, port 8080 by default), not its Kafka, gRPC or "
+    "Raft address"
+)
 HTTP_HINT: Final = (
     "is that the HTTP address of a running broker (http.addr, 8080 by default)? "
     "list them: moldau cluster status"
@@ -214,6 +221,8 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
+        if wrong := self._wrong_listener(errors):
+            return UnreachableError(wrong, hint=HTTP_PORT_HINT)
         where = ", ".join(str(Endpoint(host, port)) for host, port, _ in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
@@ -221,6 +230,18 @@ class ClusterClient:
                 f"no response from {where} ({why})", hint="find the cause: moldau doctor"
             )
         return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
+
+    def _wrong_listener(self, errors: list[http.NoResponse]) -> str:
+        """What listens at the first address, if that is known not to speak HTTP."""
+        host, port, security = self._addresses[0]
+        if security.tls is not None or not isinstance(errors[0], http.NotHttp):
+            return ""
+        try:
+            found = protocol_at(host, port, Protocol.HTTP, PROBE_SECONDS_MAX)
+        except OSError:
+            return ""
+        is_named = found in (Protocol.KAFKA, Protocol.GRPC)
+        return f"{Endpoint(host, port)} is {mismatch(found, Protocol.HTTP)}" if is_named else ""
 
 
 def _scheme(address: str, security: Security) -> tuple[Security, str]:
