@@ -45,7 +45,7 @@ _COMMANDS = {
     "quota": ("quota:quota", "Limit what users and client ids may send and read."),
     "login": ("login:login", "Log in, and keep the token in a profile."),
     "logout": ("login:logout", "Delete the token of a profile."),
-    "profile": ("login:profile", "List, choose and delete profiles."),
+    "profile": ("profile:profile", "Keep addresses and credentials under names."),
     "config": ("config:config", "Write a configuration file; show the effective settings."),
     "certs": ("certs:certs", "Make certificates for TLS."),
     "bench": ("bench.command:bench", "Measure throughput and latency."),

@@ -1,10 +1,15 @@
 """The figures and the health of a cluster, from what its brokers return."""
 
+import re
+from pathlib import Path
+
 import pytest
 from top_snapshots import AT, answer, snapshot, topic, topology
 
+import moldau.cli.top
 from moldau.cli.top.compute import compute
 from moldau.cli.top.poller import Answer
+from moldau.edge.http.metrics.table import SECTIONS
 
 THREE = topology([topic("orders", [1, 2, 3])])
 
@@ -170,3 +175,12 @@ def test_raft_and_pipelines():
     (pipeline,) = found.pipelines
     assert (pipeline.pipeline, pipeline.kind, pipeline.state) == ("p", "archive", "running")
     assert (pipeline.lag_records, pipeline.rows) == (9, None)
+
+
+def test_it_asks_for_no_metric_that_brokers_do_not_have():
+    exposed = {family.name for section in SECTIONS for family in section.families}
+    asked = set()
+    for path in Path(moldau.cli.top.__file__).parent.glob("*.py"):
+        asked |= set(re.findall(r'"((?:moldau|process)_[a-z_]+)"', path.read_text()))
+    assert len(asked) > 30
+    assert {name.removesuffix("_bucket") for name in asked} <= exposed

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from xml.etree import ElementTree
 
 import pytest
 from pseudo_terminal import Terminal
@@ -63,6 +64,18 @@ def test_frames_are_printed_without_a_terminal(cli, cluster, monkeypatch):
     assert outcome.out.count("healthy: all 3 brokers respond") == 2
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert "\x1b" not in outcome.out
+
+
+def test_a_frame_is_a_picture_that_needs_no_other_host(cli, cluster, tmp_path):
+    path = tmp_path / "top.svg"
+    address = cluster.brokers[1].http_address
+    outcome = cli("top", "-i", "0.2", "--svg", path, "--http", address)
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    picture = path.read_text()
+    text = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+    assert "healthy: all 3 brokers respond" in text
+    assert "url(http" not in picture.replace('"', "")
+    assert "<image" not in picture
 
 
 def test_it_lives_through_the_death_of_a_broker(top, cluster):

@@ -79,7 +79,12 @@ _EXIT_CODES: Final = {"healthy": ExitCode.OK, "unreachable": ExitCode.UNREACHABL
     show_default=True,
     help="Output format; JSON has the figures of all views, one document per line with -n.",
 )
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), hidden=True)
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the last frame as a picture (SVG), and print none.",
+)
 @http_option
 def top(
     view: str,
