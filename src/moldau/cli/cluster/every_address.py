@@ -30,12 +30,15 @@ class Answers(NamedTuple):
 
     @property
     def problems(self) -> list[Problem]:
+        """Of the addresses; not of brokers that the topology reports as dead."""
+        down = {str(broker.http) for broker in self.topology.brokers if not broker.alive}
         return [
             Problem(
                 f"{address} does not respond: {error}",
                 with_options(error.hint) or "check it: moldau doctor",
             )
             for address, error in self.failures.items()
+            if address not in down
         ]
 
 

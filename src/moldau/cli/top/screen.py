@@ -207,8 +207,12 @@ class Frame:
             title = each.column.title
             is_sorted = title == sorted_by
             shown = f"{title}{mark}" if is_sorted else title
+            cell = _text(_aligned(shown, each), "bold")
+            if is_sorted:
+                # Not the blanks before it.
+                cell.highlight_words([shown], "underline")
             line.append(" " * GAP * bool(number))
-            line.append(_aligned(shown, each), "bold underline" if is_sorted else "bold")
+            line.append_text(cell)
         return line
 
     def _footer(self, width: int) -> "Text":
