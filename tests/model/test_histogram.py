@@ -1,22 +1,47 @@
-"""Durations fall into the bucket whose bound they do not pass."""
+"""Histograms of durations: each is counted in the bucket that Prometheus expects."""
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from moldau.model.histogram import SECONDS, Histogram
+from moldau.model.histogram import SECONDS, Histogram, total
+from moldau.model.prometheus_text import histogram
 
-
-@pytest.mark.parametrize(
-    ("seconds", "bucket"),
-    [(0.0, 0), (SECONDS[0], 0), (SECONDS[0] * 1.01, 1), (SECONDS[-1], len(SECONDS) - 1)],
+DURATIONS = st.lists(
+    st.tuples(st.floats(0, 100) | st.sampled_from(SECONDS), st.integers(1, 5)), max_size=40
 )
-def test_a_bound_belongs_to_its_bucket(seconds, bucket):
-    histogram = Histogram()
-    histogram.add(seconds)
-    assert histogram.counts.index(1) == bucket
 
 
-def test_what_is_longer_than_all_bounds_is_counted_too():
-    histogram = Histogram()
-    histogram.add(1000.0)
-    histogram.add(0.5)
-    assert (histogram.counts[-1], sum(histogram.counts), histogram.sum) == (1, 2, 1000.5)
+def added(durations: list[tuple[float, int]]) -> Histogram:
+    found = Histogram()
+    for seconds, count in durations:
+        found.add(seconds, count)
+    return found
+
+
+@given(durations=DURATIONS)
+def test_a_bucket_counts_all_durations_up_to_its_bound(durations: list[tuple[float, int]]) -> None:
+    family = histogram("h", "help")
+    family.add_durations(added(durations))
+    buckets = {
+        float(labels["le"]): value
+        for suffix, labels, value in family.samples
+        if suffix == "_bucket"
+    }
+    assert [*buckets] == [*SECONDS, float("inf")]
+    for bound, value in buckets.items():
+        assert value == sum(count for seconds, count in durations if seconds <= bound)
+    values = {suffix: value for suffix, _, value in family.samples if suffix != "_bucket"}
+    assert values["_count"] == sum(count for _, count in durations)
+    assert abs(values["_sum"] - sum(seconds * count for seconds, count in durations)) < 1e-6
+
+
+@given(first=DURATIONS, second=DURATIONS)
+def test_a_total_is_as_if_all_were_counted_in_one(
+    first: list[tuple[float, int]], second: list[tuple[float, int]]
+) -> None:
+    parts = [added(first), added(second)]
+    whole = total(parts)
+    assert whole.counts == added(first + second).counts
+    assert abs(whole.sum - parts[0].sum - parts[1].sum) < 1e-6
+    # And the parts stay as they are.
+    assert parts[0].counts == added(first).counts

@@ -508,6 +508,8 @@ def test_a_snapshot_larger_than_what_may_wait_in_a_link_arrives_whole(
             back = await cluster.restart(away.id)
             await until(lambda: bool(back.owners[0].resets), "the snapshot has arrived")
             assert back.owners[0].resets[0] == (end - 1, payload)
+            assert back.driver.counts.snapshots_received == 1
+            assert leader.driver.counts.snapshots_sent >= 1
             await cluster.produce(2)
             await cluster.agree()
 

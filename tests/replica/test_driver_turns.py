@@ -11,6 +11,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId
 from moldau.raft import events as e
+from moldau.raft.election import ElectionCause
 from moldau.raft.errors import RaftRejection
 from moldau.raft.events import Effect, Event
 from moldau.raft.membership import Members
@@ -317,6 +318,11 @@ def test_a_transfer_of_leadership_returns_its_result() -> None:
                 old.driver.transfer(group, target.id)
             assert await handed
             assert group.core.leader == target.id
+            counts = target.driver.counts
+            assert counts.won[ElectionCause.TRANSFER] == 1
+            assert counts.elections[ElectionCause.TRANSFER] == 1
+            # Its no-op is no proposal.
+            assert sum(old.driver.counts.commit_seconds.counts) == 5
             with pytest.raises(RaftRejection):
                 old.driver.transfer(group, BrokerId(9))
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from raft_brokers import PATIENT, Cluster, run
 
+from moldau.raft.election import ElectionCause
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess
@@ -29,7 +30,8 @@ def test_the_followers_of_a_process_that_ended_elect_another_leader_at_once() ->
             for rest_ms, broker in zip((1_000, 20_000), others, strict=True):
                 broker.group().core.election.timeout_ms = ENDLESS.election_ms_min + rest_ms
             old.stop()
-            await cluster.wait_for_leader(other_than=old.id)
+            new = await cluster.wait_for_leader(other_than=old.id)
+            assert new.driver.counts.won == {ElectionCause.LEADER_EXITED: 1}
             assert await cluster.produce(2) == 5
             await cluster.restart(old.id)
             await cluster.agree()

@@ -138,6 +138,7 @@ class FakeDriver:
     """Lets a replica lead, or not, without a group."""
 
     me = BrokerId(1)
+    now = 0
 
     def add_group(self, *_: object, **__: object) -> Any:
         core = SimpleNamespace(epoch=EPOCH, leader=self.me, is_ready=True)

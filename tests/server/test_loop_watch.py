@@ -35,6 +35,9 @@ async def test_a_quick_turn_is_not_logged(caplog: pytest.LogCaptureFixture) -> N
         watch.mark()
     assert watch.slow_total == 0
     assert not caplog.records
+    # A timer that is late by so much, each time.
+    assert sum(watch.delay.counts) == 3
+    assert watch.delay.sum == pytest.approx(3 * 0.09)
 
 
 async def test_slow_turns_are_counted_and_logged_now_and_then(

@@ -35,9 +35,10 @@ class Histogram:
         """Per bucket, not cumulative."""
         self.sum = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.sum += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        """`count` times the same duration."""
+        self.counts[bisect_left(SECONDS, seconds)] += count
+        self.sum += seconds * count
 
 
 def total(parts: Iterable[Histogram]) -> Histogram:

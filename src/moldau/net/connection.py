@@ -20,13 +20,13 @@ import struct
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Protocol
 
 from msgspec import Struct
 
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
+from moldau.model.histogram import Histogram
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.budget import Account, ByteBudget
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool
@@ -101,6 +101,8 @@ class Connection(SocketWriter):
         "_partial",
         "_paused",
         "_pool",
+        "_queue_seconds",
+        "_received_at",
         "_replies",
         "_unmuting",
         "_waits_for_budget",
@@ -112,7 +114,6 @@ class Connection(SocketWriter):
         "on_next",
         "overlaps",
         "peer_certificate",
-        "received_at",
         "state",
     )
 
@@ -131,7 +132,9 @@ class Connection(SocketWriter):
         on_login: Callable[["Connection"], object],
         failures: FailureLog | None = None,
         listener: object = None,
+        queue_seconds: Histogram | None = None,
     ) -> None:
+        """`queue_seconds`: how long frames wait for the handler, from the read of their end."""
         super().__init__(loop, sock)
         self._failures = failures or FailureLog(clock)
         self.listener = listener
@@ -155,8 +158,8 @@ class Connection(SocketWriter):
         """Set by the handler: the kind of frames that need not wait for earlier replies. The kind
         is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
-        self.received_at = perf_counter()
-        """Of the last bytes, to measure how long requests wait for their handler."""
+        self._received_at = self.active_at
+        self._queue_seconds = queue_seconds
         self._partial = PartialFrame(self._account, pool)
         self._frame_bytes = 0
         self._has_room = True
@@ -193,8 +196,7 @@ class Connection(SocketWriter):
         if received == 0:
             self.close("closed by client")
             return
-        self.active_at = self._clock.monotonic()
-        self.received_at = perf_counter()
+        self.active_at = self._received_at = self._clock.monotonic()
         if buffer is None:
             self._consume(self._pool.scratch_view, 0, received)
         else:
@@ -244,7 +246,9 @@ class Connection(SocketWriter):
         outgoing_bytes_max = limits.outgoing_bytes_max
         on_frame = self._handler.on_frame
         monotonic = self._clock.monotonic
-        turn_ends = monotonic() + _TURN_SECONDS_MAX
+        began = monotonic()
+        turn_ends = began + _TURN_SECONDS_MAX
+        handled = 0
         while end - position >= LENGTH_BYTES:
             (size,) = _unpack_length(view, position)
             if not 0 < size <= request_bytes_max:
@@ -261,6 +265,7 @@ class Connection(SocketWriter):
             self._frame_bytes = size
             on_frame(self, view[position + LENGTH_BYTES : frame_end])
             position = frame_end
+            handled += 1
             if self.is_closed:
                 break
             if (
@@ -271,6 +276,12 @@ class Connection(SocketWriter):
                 or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()
+        if handled and self._queue_seconds is not None:
+            waited = began - self._received_at
+            if handled > 1:
+                # The mean of all, as if each took equally long: one clock call for all of them.
+                waited += (monotonic() - began) * (handled - 1) / (2 * handled)
+            self._queue_seconds.add(waited, handled)
         return position
 
     def _must_wait(self, kind: int) -> bool:

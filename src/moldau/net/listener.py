@@ -6,10 +6,12 @@ import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from msgspec import Struct
 
 from moldau.model.clock import Clock
+from moldau.model.histogram import Histogram
 from moldau.net.address_limits import AddressLimits
 from moldau.net.address_rates import AddressRates
 from moldau.net.budget import ByteBudget
@@ -95,6 +97,8 @@ class Listener:
         self._left_out = 0
         self.accepted_total = 0
         self.refused_total = 0
+        self.queue_seconds: Final = Histogram()
+        """How long requests waited for their handler, from the read of their last bytes."""
 
     @property
     def connection_count(self) -> int:
@@ -192,6 +196,7 @@ class Listener:
             on_login=self._unknown.remove,
             failures=self.failures,
             listener=self._about,
+            queue_seconds=self.queue_seconds,
         )
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:

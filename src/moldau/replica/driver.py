@@ -279,11 +279,12 @@ class RaftDriver:
         if group.failure is not None or group.is_removed:
             return
         self._effects.flush_later(group, size)
-        group.proposed.append((group.log.end_index, size, self._monotonic()))
         group.proposed_bytes += size
         if not group.is_grown:
             group.is_grown = True
+            group.grown_at = self._monotonic()
             self._stepper.touched[group] = None
+        group.proposed.append((group.log.end_index, size, group.grown_at))
         self._batcher.proposed()
 
     def append_control(self, group: RaftGroup, kind: ControlKind, payload: bytes) -> RaftIndex:

@@ -198,13 +198,24 @@ class EffectExecutor:
         """Record the commit; returns it as an offset for the owner."""
         group.commit_notified = end
         proposed = group.proposed
-        if proposed:
-            now, durations = self._monotonic(), self.counts.commit_seconds
-            while proposed and proposed[0][0] <= end:
-                _, size, appended_at = proposed.popleft()
-                group.proposed_bytes -= size
-                durations.add(now - appended_at)
+        if proposed and proposed[0][0] <= end:
+            self._note_committed(group, end)
         return group.log.offset_of(end)
+
+    def _note_committed(self, group: RaftGroup, end: RaftIndex) -> None:
+        """Proposals of one loop turn have one time: they are counted together."""
+        proposed, size = group.proposed, 0
+        now, durations = self._monotonic(), self.counts.commit_seconds
+        first_at, count = proposed[0][2], 0
+        while proposed and proposed[0][0] <= end:
+            _, proposed_bytes, appended_at = proposed.popleft()
+            size += proposed_bytes
+            if appended_at != first_at:
+                durations.add(now - first_at, count)
+                first_at, count = appended_at, 0
+            count += 1
+        durations.add(now - first_at, count)
+        group.proposed_bytes -= size
 
     def notify_controls(self, group: RaftGroup) -> None:
         """Notify the owner of its control entries that are committed and flushed: it may delete

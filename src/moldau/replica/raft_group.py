@@ -87,6 +87,7 @@ class RaftGroup:
         "current_envelope",
         "failure",
         "flush_handle",
+        "grown_at",
         "has_controls",
         "is_alone",
         "is_grown",
@@ -132,6 +133,8 @@ class RaftGroup:
         """This broker leads, is the only member, and has no work pending: a fast path applies."""
         self.is_grown = False
         """The owner appended, and the core was not stepped with it yet."""
+        self.grown_at = 0.0
+        """When it appended first, since the core was stepped."""
         self.is_removed = False
         self.is_stepping = False
         self.queue: deque[Event] = deque()

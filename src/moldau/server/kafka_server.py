@@ -150,7 +150,7 @@ class KafkaServer:
         return {api: total(durations[api] for durations in found) for api in found[0]}
 
     def queue_seconds(self) -> Histogram:
-        return total(dispatcher.queue_seconds for dispatcher in self._dispatchers)
+        return total(listener.queue_seconds for listener in self._listeners)
 
     def by_listener(self) -> list[OneListener]:
         return [

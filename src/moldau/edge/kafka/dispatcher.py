@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from time import perf_counter
@@ -17,7 +16,7 @@ from moldau.edge.kafka.large_requests import finish
 from moldau.edge.kafka.throttle import Throttle, mute_debtor
 from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
 from moldau.model.errors import PeerProtocolError
-from moldau.model.histogram import SECONDS, Histogram
+from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
 from moldau.security.principal import ANONYMOUS, Principal
 from moldau.wire.framing import frame_response, read_request_header
@@ -49,8 +48,6 @@ class Dispatcher:
         self._deadlines = Deadlines()
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(apis, 0)
-        self.queue_seconds = Histogram()
-        """How long requests waited for their handler, from the read of their last bytes."""
 
     def requests_by_api(self) -> dict[str, int]:
         """Since the start; without unsupported APIs and versions."""
@@ -92,10 +89,6 @@ class Dispatcher:
             self._deadlines,
             api[4],
         )
-        # Histogram.add, inlined.
-        waited, waits = call.began - connection.received_at, self.queue_seconds
-        waits.counts[bisect_left(SECONDS, waited)] += 1
-        waits.sum += waited
         if began is not None and (throttle := self._throttle(call, began)) is not None:
             self._handle_throttled(call, throttle, api[0], request, len(frame))
             return

@@ -12,10 +12,11 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from socket import SHUT_WR, socket
-from time import perf_counter, thread_time
+from time import thread_time
 from typing import Final
 
 from moldau.model.clock import Clock
+from moldau.model.histogram import Histogram
 from moldau.model.slices import FileSlice
 from moldau.net.budget import ByteBudget
 from moldau.net.buffers import BufferPool
@@ -173,6 +174,7 @@ class TlsConnection(TlsWriting, Connection):
         on_close: Callable[[Connection], None],
         on_login: Callable[[Connection], object],
         listener: object = None,
+        queue_seconds: Histogram | None = None,
     ) -> None:
         super().__init__(
             loop=loop,
@@ -187,6 +189,7 @@ class TlsConnection(TlsWriting, Connection):
             on_login=on_login,
             failures=failures,
             listener=listener,
+            queue_seconds=queue_seconds,
         )
         self._contexts = contexts
         self._expires_ms: float | None = None
@@ -224,8 +227,7 @@ class TlsConnection(TlsWriting, Connection):
         if received == 0:
             self._end_of_input()
             return
-        self.active_at = self._clock.monotonic()
-        self.received_at = perf_counter()
+        self.active_at = self._received_at = self._clock.monotonic()
         data = memoryview(sealed)[:received]
         if not self._is_secured:
             self._shake_hands(data)

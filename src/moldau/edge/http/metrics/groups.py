@@ -16,7 +16,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.model.prometheus_text import MetricFamily
 
-_LOOKUPS_MAX: Final = 20
+_LOOKUPS_MAX: Final = 10
 """Reads of the log in one scrape, for ages from before the first one."""
 
 
@@ -47,6 +47,7 @@ class _Lags:
         self._view = view
         self._history = history
         self._has_detail = has_detail
+        self._done = 0
         self._now = view.clock.monotonic()
         self._records = family("moldau_group_lag")
         self._seconds = family("moldau_group_lag_seconds")
@@ -59,27 +60,25 @@ class _Lags:
 
     async def measure(self, listed: list[ListedGroup]) -> int:
         """Returns how many groups are left out."""
-        done, series = 0, self._records.samples
+        series = self._records.samples
         self._history.begin(_LOOKUPS_MAX)
         left_out = 0
         for number, group in enumerate(listed):
             if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
                 left_out = len(listed) - number
                 break
-            done += 1 + self._add(group.group_id)
-            if done >= limits.ITEMS_PER_TURN:
-                done = 0
-                await asyncio.sleep(0)
+            await self._add(group.group_id)
         self._history.end()
         return left_out
 
-    def _add(self, group: str) -> int:
-        """Returns how many offsets it has."""
-        offsets = self._view.known_offsets(group).offsets
+    async def _add(self, group: str) -> None:
+        await self._take_turn()
+        offsets = dict(self._view.known_offsets(group).offsets)
         lag: Counter[str] = Counter()
         missing: Counter[str] = Counter()
         age: dict[str, float] = defaultdict(float)
         for partition, stored in offsets.items():
+            await self._take_turn()
             topic = partition.topic
             replica = self._view.replicas.get(topic, partition.partition)
             # 0 is added, so that a group without lag has a series, too.
@@ -97,7 +96,12 @@ class _Lags:
             self._records.add(lag[topic], labels)
             self._seconds.add(round(age[topic], 3), labels)
             self._unknown.add(missing[topic], labels)
-        return len(offsets)
+
+    async def _take_turn(self) -> None:
+        """Call it for each item."""
+        self._done += 1
+        if self._done % limits.ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
     def _age(self, partition: TopicPartition, replica: LocalReplica, committed: int) -> float:
         return self._history.seconds_behind(

@@ -210,7 +210,8 @@ SECTIONS: Final = (
             ),
             _histogram(
                 "moldau_kafka_request_queue_seconds",
-                "From the read of the last bytes of a request to the start of its handler.",
+                "From the read of a request's last bytes to the start of its handler; requests "
+                "that are read together count with their mean.",
             ),
             _histogram(
                 "moldau_produce_commit_seconds",
