@@ -68,8 +68,8 @@ def answer(old: str | None, new: str, *reasons: str) -> Answer:
 
 
 def snapshot(
-    found: Topology, answers: Mapping[int, Answer], *, silent_seconds: float = 0.0
+    found: Topology, answers: Mapping[int, Answer], *, unreachable_seconds: float = 0.0
 ) -> Snapshot:
     """Brokers that are not in `answers` have no metric at all, as if they were very old."""
     known = {each.id: answers.get(each.id, answer("", "")) for each in found.brokers}
-    return Snapshot(AT, found, known, silent_seconds)
+    return Snapshot(AT, found, known, unreachable_seconds)

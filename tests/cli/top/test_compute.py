@@ -64,7 +64,7 @@ def test_a_broker_that_is_alive_and_does_not_respond_over_http():
     found = compute(snapshot(THREE, {2: Answer(None, "timed out after 2 s")}))
     assert found.health == "degraded"
     assert found.summary == "broker 2 does not respond over HTTP: timed out after 2 s"
-    assert found.brokers[1].state == "no answer"
+    assert found.brokers[1].state == "no response"
 
 
 def test_partitions_without_a_leader_make_it_unavailable():
@@ -74,7 +74,7 @@ def test_partitions_without_a_leader_make_it_unavailable():
 
 def test_without_any_response_it_is_unreachable():
     silent = dict.fromkeys((1, 2, 3), Answer(None, "connection refused"))
-    found = compute(snapshot(THREE, silent, silent_seconds=12.0))
+    found = compute(snapshot(THREE, silent, unreachable_seconds=12.0))
     assert found.health == "unreachable"
     assert found.summary == "no broker has responded for 12 s; 3 brokers tried"
 

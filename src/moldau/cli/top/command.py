@@ -67,7 +67,7 @@ _EXIT_CODES: Final = {"healthy": ExitCode.OK, "unreachable": ExitCode.UNREACHABL
     "-n",
     "--count",
     type=Integer(1),
-    help="Print N frames, and exit.  [default: 1 if the output is no terminal, or not a table]",
+    help="Print N frames, and exit.  [default: 1 without a terminal, or with -o json or --svg]",
 )
 @click.option("--once", is_flag=True, help="The same as -n 1.")
 @click.option("-a", "--all", "shows_internal", is_flag=True, help="Include internal topics.")

@@ -150,11 +150,11 @@ def _broker(broker: "TopologyBroker", snapshot: Snapshot, spans: _Spans) -> Brok
     )
 
 
-def _state(broker: "TopologyBroker", is_silent: bool, is_not_ready: bool) -> str:
+def _state(broker: "TopologyBroker", has_failed: bool, is_not_ready: bool) -> str:
     if not broker.alive:
         return "down"
-    if is_silent:
-        return "no answer"
+    if has_failed:
+        return "no response"
     if is_not_ready:
         return "not ready"
     return "draining" if broker.state == "draining" else "ok"

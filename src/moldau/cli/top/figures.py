@@ -13,7 +13,7 @@ class BrokerFigures:
 
     id: int
     state: str
-    """ok, draining, not ready, no answer, down."""
+    """ok, draining, not ready, no response, down."""
     reason: str
     controller: bool
     version: str | None

@@ -43,7 +43,7 @@ def _problems_of(number: int, span: Span) -> Iterable[Problem]:
 
 def health_level(snapshot: Snapshot, found: list[Problem]) -> str:
     topology = snapshot.topology
-    if snapshot.silent_seconds and not any(each.span for each in snapshot.answers.values()):
+    if snapshot.unreachable_seconds and not any(each.span for each in snapshot.answers.values()):
         return "unreachable"
     if topology.controller < 0 or topology.leaderless:
         return "unavailable"
@@ -55,7 +55,7 @@ def summary(snapshot: Snapshot, level: str, found: list[Problem], partitions: in
     brokers = snapshot.topology.brokers
     if level == "unreachable":
         return (
-            f"no broker has responded for {snapshot.silent_seconds:.0f} s; "
+            f"no broker has responded for {snapshot.unreachable_seconds:.0f} s; "
             f"{counted(len(brokers), 'broker')} tried"
         )
     if found:

@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
     topology: "Topology"
     """The newest that any broker has returned."""
     answers: Mapping[int, Answer]
-    silent_seconds: float = 0.0
+    unreachable_seconds: float = 0.0
     """Since when no broker returns a topology; 0: one does."""
 
 

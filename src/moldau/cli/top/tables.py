@@ -36,7 +36,7 @@ _STATE_STYLES: Final = {
     "draining": "yellow",
     "starting": "yellow",
     "not ready": "yellow",
-    "no answer": "red",
+    "no response": "red",
     "down": "red",
     "failed": "red",
 }
