@@ -9,7 +9,9 @@ from top_snapshots import AT, answer, snapshot, topic, topology
 import moldau.cli.top
 from moldau.cli.top.compute import compute
 from moldau.cli.top.poller import Answer
+from moldau.client.errors import RejectedError
 from moldau.edge.http.metrics.table import SECTIONS
+from moldau.model.errors import ErrorCode
 
 THREE = topology([topic("orders", [1, 2, 3])])
 
@@ -29,7 +31,8 @@ def test_a_healthy_cluster_is_one_sentence():
 def test_what_older_brokers_do_not_have_is_unknown():
     found = compute(snapshot(THREE, {}))
     assert found.written_bytes is found.commit_p99_seconds is found.lag_records is None
-    assert found.brokers[0].loop_delay_p99_seconds is found.brokers[0].version is None
+    assert found.brokers[0].loop_delay_p99_seconds is None
+    assert found.brokers[0].version is None
     assert (found.groups, found.queues, found.pipelines) == ([], [], [])
 
 
@@ -65,6 +68,13 @@ def test_a_broker_that_is_alive_and_does_not_respond_over_http():
     assert found.health == "degraded"
     assert found.summary == "broker 2 does not respond over HTTP: timed out after 2 s"
     assert found.brokers[1].state == "no response"
+
+
+def test_a_broker_that_rejects_our_login_is_not_called_dead():
+    refusal = RejectedError("requires a valid user", ErrorCode.SASL_AUTHENTICATION_FAILED)
+    found = compute(snapshot(THREE, {2: Answer(None, str(refusal), refusal)}))
+    assert found.summary == "broker 2 rejects this user: requires a valid user"
+    assert found.brokers[1].state == "rejects"
 
 
 def test_partitions_without_a_leader_make_it_unavailable():

@@ -124,3 +124,14 @@ def test_a_column_that_does_not_exist_is_an_error(cli, nobody):
     outcome = cli("top", "--sort", "speed", "--http", nobody)
     assert outcome.code == ExitCode.USAGE
     assert "columns: broker, state, leaders" in outcome.err
+
+
+def test_it_logs_in_as_other_commands_do(cli, secured):
+    command = ("top", "--once", "-i", "0.2", "--http", secured.http_address)
+    refused = cli(*command)
+    assert (refused.code, refused.out) == (ExitCode.FAILED, "")
+    assert "Not authorized to describe the cluster" in refused.err
+    assert "moldau acl add" in refused.err
+    outcome = cli(*command, "--data-dir", secured.data_dir)
+    assert outcome.code == 0, outcome.err
+    assert "healthy: the broker responds" in outcome.out

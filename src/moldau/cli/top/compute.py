@@ -14,7 +14,7 @@ from moldau.cli.top.figures import (
     TopicFigures,
 )
 from moldau.cli.top.health import health_level, health_problems, summary
-from moldau.cli.top.poller import Snapshot
+from moldau.cli.top.poller import Answer, Snapshot
 from moldau.cli.top.scrapes import Span, Table, added, quantile
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _broker(broker: "TopologyBroker", snapshot: Snapshot, spans: _Spans) -> Brok
     started = own.value("process_start_time_seconds")
     return BrokerFigures(
         id=broker.id,
-        state=_state(broker, bool(answer.failure), bool(answer.reasons)),
+        state=_state(broker, answer),
         reason=answer.failure or "; ".join(answer.reasons),
         controller=broker.is_controller,
         version=next((name for (name,) in own.values("moldau_build_info", "version")), None),
@@ -150,12 +150,12 @@ def _broker(broker: "TopologyBroker", snapshot: Snapshot, spans: _Spans) -> Brok
     )
 
 
-def _state(broker: "TopologyBroker", has_failed: bool, is_not_ready: bool) -> str:
+def _state(broker: "TopologyBroker", answer: Answer) -> str:
     if not broker.alive:
         return "down"
-    if has_failed:
-        return "no response"
-    if is_not_ready:
+    if answer.failure:
+        return "rejects" if answer.refusal else "no response"
+    if answer.reasons:
         return "not ready"
     return "draining" if broker.state == "draining" else "ok"
 

@@ -13,7 +13,7 @@ class BrokerFigures:
 
     id: int
     state: str
-    """ok, draining, not ready, no response, down."""
+    """ok, draining, not ready, no response, rejects (our login), down."""
     reason: str
     controller: bool
     version: str | None

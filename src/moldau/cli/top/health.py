@@ -17,7 +17,8 @@ def health_problems(snapshot: Snapshot) -> list[Problem]:
     for broker in snapshot.topology.brokers:
         answer = snapshot.answers[broker.id]
         if answer.failure and broker.alive:
-            text = f"broker {broker.id} does not respond over HTTP: {answer.failure}"
+            what = "rejects this user" if answer.refusal else "does not respond over HTTP"
+            text = f"broker {broker.id} {what}: {answer.failure}"
             found.append(Problem(text, f"check it: moldau broker status {broker.id}"))
         for reason in answer.reasons:
             remedy = f"check it: moldau broker status {broker.id}"

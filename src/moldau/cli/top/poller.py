@@ -31,6 +31,8 @@ class Answer(NamedTuple):
 
     span: Span | None
     failure: str = ""
+    refusal: MoldauError | None = None
+    """It responds, and rejects us."""
     reasons: tuple[str, ...] = ()
     """Why it is not ready."""
 
@@ -69,8 +71,8 @@ class Poller:
         self._seen_at = clock()
 
     def start(self) -> Snapshot:
-        """The first snapshot. Raises ClientError if no broker responds, and CommandError if the
-        addresses are of several clusters."""
+        """The first snapshot. Raises ClientError if no broker responds, or all reject us, and
+        CommandError if the addresses are of several clusters."""
         found = in_parallel({each: self._topology_at(each) for each in self._given})
         known = {at: each for at, each in found.items() if not isinstance(each, MoldauError)}
         self._failing = found.keys() - known.keys()
@@ -80,7 +82,11 @@ class Poller:
             check_one_cluster(known)
             self._reached = {each.answered_by: at for at, each in known.items()}
             self._topology = max(known.values(), key=lambda each: each.version)
-        return self.poll()
+        first = self.poll()
+        refusals = [each.refusal for each in first.answers.values() if each.refusal is not None]
+        if refusals and not any(each.span for each in first.answers.values()):
+            raise refusals[0]
+        return first
 
     def poll(self) -> Snapshot:
         """A new snapshot; with the last topology if no broker responds."""
@@ -113,11 +119,14 @@ class Poller:
         )
 
     def _answer(self, broker: int, found: "_Scraped | MoldauError | None") -> Answer:
+        from moldau.client.errors import TimedOutError, UnreachableError
+
         old = self._scrapes.pop(broker, None)
         if found is None:
             return Answer(None, "has no HTTP address")
         if isinstance(found, MoldauError):
-            return Answer(None, str(found))
+            is_lost = isinstance(found, UnreachableError | TimedOutError)
+            return Answer(None, str(found), None if is_lost else found)
         self._scrapes[broker] = found.scrape
         return Answer(Span(old, found.scrape), reasons=found.reasons)
 

@@ -37,6 +37,7 @@ _STATE_STYLES: Final = {
     "starting": "yellow",
     "not ready": "yellow",
     "no response": "red",
+    "rejects": "red",
     "down": "red",
     "failed": "red",
 }
