@@ -102,7 +102,12 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/"): Operation("root", "Name, version and all paths", {200: "application/json"}, {}),
     ("GET", "/healthz"): Operation("alive", "Liveness", {200: "application/json"}),
     ("GET", "/readyz"): Operation("ready", "Readiness", {200: Readiness, 503: Readiness}),
-    ("GET", "/metrics"): Operation("metrics", "Metrics for Prometheus", {200: METRICS_TYPE}),
+    ("GET", "/metrics"): Operation(
+        "metrics",
+        "Metrics for Prometheus",
+        {200: METRICS_TYPE},
+        {"detail": {"type": "string", "enum": ["partition"]}},
+    ),
     ("GET", PATH): Operation("openapi", "This document", {200: "application/json"}, {}),
     ("POST", LOGIN_PATH): Operation(
         "login", "A bearer token for a password", {200: LoginReply}, {}, body=LoginRequest
