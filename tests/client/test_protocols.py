@@ -33,6 +33,15 @@ def test_a_listener_is_recognised_by_its_response(response, found):
         assert detect_protocol(ours) is found
 
 
+def test_grpc_is_asked_for_in_its_own_protocol():
+    """Servers in front of gRPC respond to another one as if they were for HTTP/1."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(SETTINGS)
+        assert detect_protocol(ours, Protocol.GRPC) is Protocol.GRPC
+        assert theirs.recv(64).startswith(b"PRI * HTTP/2.0")
+
+
 @pytest.mark.parametrize("wanted", [Protocol.KAFKA, Protocol.GRPC, Protocol.HTTP])
 def test_what_is_wanted_or_not_known_is_no_mismatch(wanted):
     assert mismatch(wanted, wanted) == mismatch(Protocol.UNKNOWN, wanted) == ""

@@ -1,6 +1,7 @@
 """Polling a cluster whose brokers come and go, against stand-ins that answer over HTTP."""
 
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
@@ -158,9 +159,8 @@ def test_without_any_broker_or_with_two_clusters_it_does_not_start(brokers, nobo
 
 
 def test_calls_in_parallel_keep_their_order_and_raise():
-    assert in_parallel({n: (lambda n=n: n * n) for n in range(100)}) == {
-        n: n * n for n in range(100)
-    }
+    calls = {number: partial(pow, number, 2) for number in range(100)}
+    assert in_parallel(calls) == {number: number**2 for number in range(100)}
     assert in_parallel({}) == {}
     with pytest.raises(ZeroDivisionError):
         in_parallel({1: lambda: 1 / 0})
