@@ -325,7 +325,7 @@ def working(cluster: Cluster) -> Iterator[None]:
 
             def take(*expected: str, visibility: float = 600.0) -> list[Any]:
                 found = worker.poll(100, wait=wait_seconds_max(), visibility=visibility)
-                assert [message.value.decode() for message in found] == [*expected]
+                assert [message.value for message in found] == [one.encode() for one in expected]
                 return list(found)
 
             client.send_many("jobs", [b"good", b"bad"])

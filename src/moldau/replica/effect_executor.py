@@ -255,6 +255,7 @@ class EffectExecutor:
             counts.elections[group.core.election.cause] += 1
         elif effect.role is Role.LEADER:
             counts.won[group.core.election.cause] += 1
+            group.led_since = group.core.now
 
     # ---- bulk
 

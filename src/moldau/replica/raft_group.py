@@ -94,6 +94,7 @@ class RaftGroup:
         "is_removed",
         "is_stepping",
         "key",
+        "led_since",
         "log",
         "name",
         "notifications",
@@ -133,6 +134,8 @@ class RaftGroup:
         """This broker leads, is the only member, and has no work pending: a fast path applies."""
         self.is_grown = False
         """The owner appended, and the core was not stepped with it yet."""
+        self.led_since = 0
+        """By the core's time, in milliseconds."""
         self.grown_at = 0.0
         """When it appended first, since the core was stepped."""
         self.is_removed = False
@@ -171,6 +174,13 @@ class RaftGroup:
     @property
     def flushes_always(self) -> bool:
         return self.log.config.flush is FlushPolicy.ALWAYS
+
+    def follower_seconds(self, now: int) -> dict[BrokerId, float]:
+        """How long ago each follower last had every entry, or since when this broker leads."""
+        return {
+            peer: max(0, now - max(progress.caught_up_at, self.led_since)) / 1000
+            for peer, progress in self.core.progress.items()
+        }
 
     def end_transfer(self, leader: BrokerId) -> None:
         """The transfer is over: `leader` leads now, or NO_BROKER if unknown."""

@@ -105,7 +105,6 @@ class RaftReplica:
         self._waiters: Waiters = deque()
         self.is_open = False
         self._is_leading = False
-        self._led_since_ms = 0
         self.is_ready = False
         """Leads, and the no-op of its epoch is committed: its offsets are up to date."""
         self._load_state()
@@ -139,19 +138,13 @@ class RaftReplica:
         return tuple(self._driver.in_sync(self.group, lag_ms_max))
 
     def follower_seconds(self) -> dict[BrokerId, float]:
-        """How long ago each follower last had every record, or since when this replica leads."""
-        now, core = self._driver.now, self.group.core
-        return {
-            peer: max(0, now - max(progress.caught_up_at, self._led_since_ms)) / 1000
-            for peer, progress in core.progress.items()
-        }
+        """See RaftGroup.follower_seconds."""
+        return self.group.follower_seconds(self._driver.now)
 
     # ---- callbacks of the driver
 
     def on_role(self, group: RaftGroup, role: Role, epoch: Epoch, leader: BrokerId) -> None:
         was_leading, self._is_leading = self._is_leading, role is Role.LEADER
-        if self._is_leading:
-            self._led_since_ms = self._driver.now
         self.is_ready = self._is_leading and group.core.is_ready
         if was_leading:
             # Also if it was elected again: its earlier proposals may be truncated.

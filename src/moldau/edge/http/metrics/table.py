@@ -358,9 +358,9 @@ SECTIONS: Final = (
                 "moldau_queue_settle_seconds", "From the delivery of a message to its ack.", "group"
             ),
         ),
-        "On the leaders of the partitions. `state` is `ready` (with those that nobody has looked at "
-        "yet, delayed ones among them), `leased`, `delayed`, or `dead` (to be moved to the "
-        "dead-letter topic); `outcome` is `ack`, `nack` or `expired`.",
+        "On the leaders of the partitions. `state` is `ready` (with all that no worker came to, "
+        "also delayed ones), `leased`, `delayed`, or `dead` (to be moved to the dead-letter topic); "
+        "`outcome` is `ack`, `nack` or `expired`.",
     ),
     Section(
         "Transactions",
