@@ -359,8 +359,8 @@ SECTIONS: Final = (
             ),
         ),
         "On the leaders of the partitions. `state` is `ready` (with all that no worker came to, "
-        "also delayed ones), `leased`, `delayed`, or `dead` (to be moved to the dead-letter topic); "
-        "`outcome` is `ack`, `nack` or `expired`.",
+        "also delayed ones), `leased`, `delayed`, or `dead` (to be moved to the dead-letter "
+        "topic); `outcome` is `ack`, `nack` or `expired`.",
     ),
     Section(
         "Transactions",
