@@ -17,7 +17,8 @@ pytestmark = pytest.mark.system
 def ready(process):
     line = process.stdout.readline()
     match = re.fullmatch(
-        r"moldau \S+ ready on (127\.0\.0\.1:\d+) \(broker (\d+), cluster (\S+), data in (.+)\)\n",
+        r"moldau \S+ ready on (127\.0\.0\.1:\d+) \(broker (\d+), cluster (\S+), data in (.+)\): "
+        r"Kafka \1, gRPC (\S+), HTTP (http://\S+), Raft (\S+)\n",
         line,
     )
     assert match, line + process.stderr.read()

@@ -28,3 +28,17 @@ def test_a_login_works_for_kafka_without_an_identity_provider(cli, tmp_path):
         assert done.code == 0, done.err
         assert "warning" not in done.err
         assert cli("topic", "list").code == 0
+
+
+def test_a_profile_with_a_password_logs_in(admin, cli, secured, tmp_path):
+    password_file = tmp_path / "password"
+    password_file.write_text(admin("user", "add", "pia", "--generate").out)
+    user = ("--user", "pia", "--password-file", password_file)
+    address = ("-b", secured.bootstrap)
+    assert cli("profile", "add", "kept", *address, *user).code == 0
+    assert cli("topic", "list", *address).code != 0, "without a profile nobody is let in"
+    assert cli("topic", "list", "--profile", "kept").code == 0
+    password_file.write_text("another\n")
+    refused = cli("topic", "list", "--profile", "kept")
+    assert refused.code != 0
+    assert "another" not in refused.err

@@ -233,6 +233,28 @@ def test_something_that_is_no_kafka_broker_is_said_to_be_so(cli):
     assert "is not a Kafka listener" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        (("topic", "list", "-b"), "a Kafka listener"),
+        (("queue", "list", "--grpc"), "a gRPC listener"),
+        (("broker", "list", "--http"), "an HTTP listener"),
+    ],
+)
+def test_a_wrong_port_is_named(cli, moldau_session_broker, command, wanted):
+    broker = moldau_session_broker
+    listeners = {
+        "a Kafka listener": broker.bootstrap,
+        "a gRPC listener": broker.grpc_address,
+        "an HTTP listener": broker.http_address,
+    }
+    assert cli(*command, listeners.pop(wanted)).code == 0
+    for name, address in listeners.items():
+        outcome = cli(*command, address)
+        assert outcome.code == ExitCode.UNREACHABLE
+        assert outcome.err.startswith(f"error: {address} is {name}, not {wanted}\nhint:  use the ")
+
+
 def test_output_is_coloured_on_a_terminal_only_and_not_with_no_color(spawn):
     def errors(**env):
         controller, terminal = pty.openpty()

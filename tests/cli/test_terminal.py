@@ -2,64 +2,14 @@
 
 import os
 import pty
-import select
 import subprocess
 
 import pytest
+from pseudo_terminal import Terminal
 
-from moldau.testing.waiting import wait_seconds_max, wait_until
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
-
-
-class Terminal:
-    """A pseudo-terminal on stdin and stderr of a command; stdout is a pipe."""
-
-    def __init__(self, spawn, *arguments, stdin=None):
-        self._controller, end = pty.openpty()
-        self.process = spawn(
-            *arguments, stdin=end if stdin is None else stdin, stderr=end, env={"TERM": "xterm"}
-        )
-        os.close(end)
-        self.seen = ""
-
-    def read(self):
-        """Take what is shown by now; False once the command is gone and all of it is taken."""
-        while select.select([self._controller], [], [], 0)[0]:
-            try:
-                data = os.read(self._controller, 65536)
-            except OSError:
-                return False
-            self.seen += data.decode(errors="replace")
-        return True
-
-    def read_until(self, text, *, meanwhile=lambda: None):
-        """Raises if it is not shown, also at the end of the command."""
-
-        def is_shown():
-            meanwhile()
-            is_open = self.read()
-            assert is_open or text in self.seen, self.seen
-            return text in self.seen
-
-        wait_until(is_shown, f"{text!r} is shown", describe=lambda: self.seen)
-
-    def send_line(self):
-        """Into the pipe that is its stdin."""
-        self.process.stdin.write("line\n")
-        self.process.stdin.flush()
-
-    def type(self, text):
-        os.write(self._controller, text.encode())
-
-    def end(self):
-        """The exit code and stdout; what else was shown is added to `seen`."""
-        out, _ = self.process.communicate(timeout=wait_seconds_max())
-        wait_until(lambda: not self.read(), "the terminal is left")
-        return self.process.returncode, out
-
-    def close(self):
-        os.close(self._controller)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from moldau.client.errors import UnreachableError
 from moldau.client.kafka.connect import probe
-from moldau.client.protocols import Protocol, detect_protocol
+from moldau.client.protocols import Protocol, detect_protocol, mismatch
 
 pytestmark = pytest.mark.inprocess
 
@@ -31,6 +31,21 @@ def test_a_listener_is_recognised_by_its_response(response, found):
         theirs.sendall(response)
         theirs.shutdown(socket.SHUT_WR)
         assert detect_protocol(ours) is found
+
+
+def test_grpc_is_asked_for_in_its_own_protocol():
+    """Servers in front of gRPC respond to another one as if they were for HTTP/1."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(SETTINGS)
+        assert detect_protocol(ours, Protocol.GRPC) is Protocol.GRPC
+        assert theirs.recv(64).startswith(b"PRI * HTTP/2.0")
+
+
+@pytest.mark.parametrize("wanted", [Protocol.KAFKA, Protocol.GRPC, Protocol.HTTP])
+def test_what_is_wanted_or_not_known_is_no_mismatch(wanted):
+    assert mismatch(wanted, wanted) == mismatch(Protocol.UNKNOWN, wanted) == ""
+    assert mismatch(Protocol.CLOSED, wanted).startswith(f"not {wanted} without TLS")
 
 
 def test_a_listener_that_does_not_respond_is_unknown():

@@ -12,7 +12,9 @@ import click
 from moldau import __version__
 from moldau.cli.click_groups import LazyGroup, command
 from moldau.cli.cluster.health import broker_problems
+from moldau.cli.cluster.problems import problem_rows, problems, say_problems
 from moldau.cli.cluster.topology import (
+    ask_every_address,
     behind,
     broker_rows,
     complete_brokers,
@@ -22,7 +24,6 @@ from moldau.cli.cluster.topology import (
     headline,
     http_option,
     partition_count,
-    problems,
     single_copies,
 )
 from moldau.cli.errors import CommandError, ExitCode
@@ -36,6 +37,7 @@ from moldau.cli.options import (
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
 
 if TYPE_CHECKING:
+    from moldau.cli.cluster.every_address import Answers
     from moldau.model.topology import Topology
     from moldau.server.config.load import ResolvedConfig
     from moldau.server.info import BrokerInfo
@@ -160,24 +162,29 @@ def list_brokers(output: str, http: str) -> None:
 @broker.command(
     "status",
     examples=(
-        "moldau broker status              # exits with 1 if there is a problem",
+        "moldau broker status              # exit code 0: healthy, 1: degraded, 3: unreachable",
         "moldau broker status 2            # one broker and its partitions",
-        "moldau broker status -o json --http host1.example:8080",
+        "moldau broker status -o json --http host1.example:8080,host2.example:8080",
     ),
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
 @output_option
 @http_option
 def status(number: int | None, output: str, http: str) -> int:
-    """Show the health of all brokers, or one and its partitions. Exits with 1 on problems."""
-    _, topology = connect(http)
+    """Show the health of all brokers, or one and its partitions, and what remedies each problem.
+
+    Every address of --http is asked. Exits with 0 if all is healthy, 1 if something is degraded, 3
+    if no broker responds.
+    """
+    answers = ask_every_address(http)
     if number is None:
-        return _show_all(topology, output)
-    return _show_one(topology, number, output)
+        return _show_all(answers, output)
+    return _show_one(answers.topology, number, output)
 
 
-def _show_all(topology: "Topology", output: str) -> int:
-    found = problems(topology) + broker_problems(topology)
+def _show_all(answers: "Answers", output: str) -> int:
+    topology = answers.topology
+    found = [*answers.problems, *problems(topology), *broker_problems(topology)]
     single = single_copies(topology)
     notes = [f"{single.text}; add replicas: {single.command}"] if single else []
     document = {
@@ -187,14 +194,13 @@ def _show_all(topology: "Topology", output: str) -> int:
         "under_replicated": topology.under_replicated,
         "leaderless": topology.leaderless,
         "brokers": broker_rows(topology),
-        "problems": found,
+        "problems": problem_rows(found),
         "notes": notes,
     }
     if not emit_document(document, output, name="cluster_id"):
         click.echo(headline(topology) + "\n")
         emit_table(broker_rows(topology))
-        for line in found:
-            say(f"problem: {line}")
+        say_problems(found)
         for line in notes:
             say(f"note: {line}")
     return ExitCode.FAILED if found else ExitCode.OK
@@ -217,14 +223,14 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
         if number in part.replicas
     ]
     found = broker_problems(topology, only=number)
-    document = {**row, "behind": len(late), "partitions": parts, "problems": found}
+    document = {**row, "behind": len(late), "partitions": parts}
+    document["problems"] = problem_rows(found)
     if not emit_document(document, output, name="id"):
         emit_table([row])
         if parts:
             click.echo()
             emit_table(parts)
-        for line in found:
-            say(f"problem: {line}")
+        say_problems(found)
     return ExitCode.OK if row["alive"] and not late and not found else ExitCode.FAILED
 
 
@@ -296,10 +302,18 @@ def _shifted_ports(port: str | None) -> dict[str, object]:
 
 
 def ready_line(info: "BrokerInfo") -> str:
-    """The line that scripts and the supervisor wait for."""
+    """The line that scripts and the supervisor wait for; it names all listeners."""
+    scheme = "https" if info.http_tls else "http"
+    addresses = [
+        f"Kafka {info.kafka_addr}",
+        *([f"gRPC {info.grpc_addr}"] if info.grpc_addr else []),
+        f"HTTP {scheme}://{info.http_addr}",
+        f"Raft {info.raft_addr}",
+    ]
     return (
         f"moldau {__version__} ready on {info.kafka_addr} "
-        f"(broker {info.broker_id}, cluster {info.cluster_id}, data in {info.data_dir})"
+        f"(broker {info.broker_id}, cluster {info.cluster_id}, data in {info.data_dir}): "
+        f"{', '.join(addresses)}"
     )
 
 

@@ -346,7 +346,8 @@ def _connect_error(host: str, port: int) -> str:
 def check_cluster(http: "Endpoint") -> Iterator[CheckResult]:
     """Is the cluster of the running broker healthy, and has every topic several replicas?"""
     from moldau.cli.cluster.health import broker_problems
-    from moldau.cli.cluster.topology import connect, headline, problems, single_copies
+    from moldau.cli.cluster.problems import problems
+    from moldau.cli.cluster.topology import connect, headline, single_copies
     from moldau.client.errors import (
         ClientError,
         RejectedError,
@@ -366,7 +367,7 @@ def check_cluster(http: "Endpoint") -> Iterator[CheckResult]:
         yield _warning("cluster", detail, hint)
         return
     if found := problems(topology) + broker_problems(topology):
-        yield _trouble("cluster", "; ".join(found), "details: moldau broker status")
+        yield _trouble("cluster", "; ".join(map(str, found)), "details: moldau broker status")
     else:
         yield _ok("cluster", headline(topology))
     if single := single_copies(topology):

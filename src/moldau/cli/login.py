@@ -1,11 +1,11 @@
-"""`moldau login`, `logout` and `profile`: tokens and addresses that commands use by default."""
+"""`moldau login` and `logout`: tokens, which are kept in profiles."""
 
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from moldau.cli.click_groups import LazyGroup, command
+from moldau.cli.click_groups import command
 from moldau.cli.cluster.topology import http_option
 from moldau.cli.connection.current import (
     check_profile_takes_tokens,
@@ -16,17 +16,10 @@ from moldau.cli.connection.current import (
 )
 from moldau.cli.connection.options import complete_profiles
 from moldau.cli.connection.passwords import can_prompt, password_for
-from moldau.cli.connection.profiles import (
-    PROFILE_DEFAULT,
-    Profile,
-    changed_profiles,
-    find_profile,
-    load_profiles,
-    profiles_path,
-)
+from moldau.cli.connection.profiles import Profile, changed_profiles, find_profile
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import output_option, plain_brokers_option
-from moldau.cli.output import emit_rows, say, with_options
+from moldau.cli.options import plain_brokers_option
+from moldau.cli.output import say, with_options
 from moldau.cli.queue.connect import grpc_option
 from moldau.model.errors import MoldauError
 
@@ -70,7 +63,7 @@ def login(ctx: click.Context, http: str, brokers: str, addresses: str) -> None:
         user=user,
         token=reply.token,
         expires_at_ms=reply.expires_at_ms,
-        **tls_files(ctx, is_https="https://" in http),
+        **tls_files(ctx, old, is_https="https://" in http),
     )
     with changed_profiles() as file:
         file.profiles[name] = found
@@ -149,92 +142,3 @@ def logout(name: str) -> None:
         if file.current == found[0]:
             file.current = ""
     say(f"deleted the token of profile {found[0]}")
-
-
-@click.group(
-    "profile",
-    cls=LazyGroup,
-    examples=(
-        "moldau profile list",
-        "moldau profile use prod",
-        "moldau profile delete prod",
-    ),
-)
-def profile() -> None:
-    """List, choose and delete profiles, which `moldau login` creates."""
-
-
-@profile.command(
-    "list",
-    examples=(
-        "moldau profile list",
-        "moldau profile list -o name",
-        "moldau profile list -o json | jq '.[] | select(.current)'",
-    ),
-)
-@output_option
-def list_profiles(output: str) -> None:
-    """List profiles, without their tokens."""
-    file = load_profiles()
-    rows = [
-        {
-            "name": name,
-            "current": name == file.current,
-            "user": each.user,
-            "http": each.http,
-            "brokers": each.brokers,
-            "login": _state(each),
-        }
-        for name, each in sorted(file.profiles.items())
-    ]
-    emit_rows(rows, output, name="name", if_empty=f"no profiles in {profiles_path()}; moldau login")
-
-
-def _state(profile: Profile) -> str:
-    if not profile.token:
-        return "logged out"
-    return "expired" if profile.is_expired else "valid"
-
-
-@profile.command(
-    "use",
-    examples=(
-        "moldau profile use prod",
-        f"moldau profile use {PROFILE_DEFAULT}",
-        "moldau profile use --none             # commands use no profile any more",
-    ),
-)
-@click.argument("name", required=False, shell_complete=complete_profiles)
-@click.option("--none", is_flag=True, help="Use no profile.")
-def use(name: str | None, none: bool) -> None:
-    """Make a profile the current one."""
-    if none == (name is not None):
-        raise CommandError("name a profile, or pass --none", code=ExitCode.USAGE)
-    if name:
-        find_profile(name)
-    with changed_profiles() as file:
-        file.current = name or ""
-    say(f"profile {name} is now the current one" if name else "no profile is used now")
-
-
-@profile.command(
-    "delete",
-    examples=(
-        "moldau profile delete prod",
-        "moldau profile delete prod staging",
-        f"moldau profile delete {PROFILE_DEFAULT}",
-    ),
-)
-@click.argument(
-    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_profiles
-)
-def delete(names: tuple[str, ...]) -> None:
-    """Delete profiles, with their tokens."""
-    for name in names:
-        find_profile(name)
-    with changed_profiles() as file:
-        for name in names:
-            file.profiles.pop(name, None)
-        if file.current in names:
-            file.current = ""
-    say(f"deleted {', '.join(names)}")

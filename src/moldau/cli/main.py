@@ -19,6 +19,7 @@ _COMMANDS = {
     "dev": ("broker:dev", "Start one broker for development."),
     "cluster": ("cluster.commands:cluster", "Run several brokers on this machine."),
     "broker": ("broker:broker", "Start a broker; list, inspect, drain and remove brokers."),
+    "top": ("top.command:top", "Watch a cluster live: health, throughput, latency, lag."),
     "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
     "partition": (
         "partition:partition",
@@ -44,7 +45,7 @@ _COMMANDS = {
     "quota": ("quota:quota", "Limit what users and client ids may send and read."),
     "login": ("login:login", "Log in, and keep the token in a profile."),
     "logout": ("login:logout", "Delete the token of a profile."),
-    "profile": ("login:profile", "List, choose and delete profiles."),
+    "profile": ("profile:profile", "Keep addresses and credentials under names."),
     "config": ("config:config", "Write a configuration file; show the effective settings."),
     "certs": ("certs:certs", "Make certificates for TLS."),
     "bench": ("bench.command:bench", "Measure throughput and latency."),

@@ -21,6 +21,7 @@ from moldau.client.errors import (
     UnreachableError,
     login_hint,
 )
+from moldau.client.protocols import Protocol, mismatch, protocol_at
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
@@ -42,6 +43,12 @@ from moldau.model.topology import (
 HTTP_PORT: Final = 8080
 CALL_SECONDS_MAX: Final = 5.0
 
+PROBE_SECONDS_MAX: Final = 1.0
+
+HTTP_PORT_HINT: Final = (
+    "use the HTTP address of a broker (http.addr, port 8080 by default), not its Kafka, gRPC or "
+    "Raft address"
+)
 HTTP_HINT: Final = (
     "is that the HTTP address of a running broker (http.addr, 8080 by default)? "
     "list them: moldau cluster status"
@@ -50,6 +57,7 @@ HTTP_HINT: Final = (
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
+METRICS_PATH: Final = "/metrics"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
@@ -124,6 +132,10 @@ class ClusterClient:
         """Whether the first broker that responds is ready to serve clients."""
         return self._request("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
 
+    def metrics(self) -> str:
+        """The metrics of the first broker that responds, in the text format of Prometheus."""
+        return self._send("GET", METRICS_PATH, None, _decode_text)
+
     # ---- changes
 
     def leave(self, broker: int) -> BrokerActionResponse:
@@ -169,6 +181,20 @@ class ClusterClient:
         expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
         sent = None if body is None else _encoder.encode(body)
+        return self._send(
+            method,
+            path,
+            sent,
+            lambda response, host, port: decode_response(response, reply, host, port, expects),
+        )
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        sent: bytes | None,
+        decode: Callable[[http.HttpResponse, str, int], T],
+    ) -> T:
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
         for host, port, security in self._addresses:
@@ -186,7 +212,7 @@ class ClusterClient:
                 unreachable.append(error)
                 continue
             try:
-                return decode_response(response, reply, host, port, expects)
+                return decode(response, host, port)
             except UnavailableError as error:
                 busy = error
         if busy is not None:
@@ -195,6 +221,8 @@ class ClusterClient:
         raise self._unreachable(unreachable)
 
     def _unreachable(self, errors: list[http.NoResponse]) -> ClientError:
+        if wrong := self._wrong_listener(errors):
+            return UnreachableError(wrong, hint=HTTP_PORT_HINT)
         where = ", ".join(str(Endpoint(host, port)) for host, port, _ in self._addresses)
         why = ", ".join(dict.fromkeys(str(error) for error in errors))
         if all(isinstance(error, http.ResponseTimedOut) for error in errors):
@@ -202,6 +230,18 @@ class ClusterClient:
                 f"no response from {where} ({why})", hint="find the cause: moldau doctor"
             )
         return UnreachableError(f"cannot reach {where} ({why})", hint=HTTP_HINT)
+
+    def _wrong_listener(self, errors: list[http.NoResponse]) -> str:
+        """What listens at the first address, if that is known not to speak HTTP."""
+        host, port, security = self._addresses[0]
+        if security.tls is not None or not isinstance(errors[0], http.NotHttp):
+            return ""
+        try:
+            found = protocol_at(host, port, Protocol.HTTP, PROBE_SECONDS_MAX)
+        except OSError:
+            return ""
+        is_named = found in (Protocol.KAFKA, Protocol.GRPC)
+        return f"{Endpoint(host, port)} is {mismatch(found, Protocol.HTTP)}" if is_named else ""
 
 
 def _scheme(address: str, security: Security) -> tuple[Security, str]:
@@ -227,6 +267,12 @@ def decode_response(
     """Decode the response of a broker. Raises ClientError."""
     if response.status in expects:
         return _decode(response, kind, host, port)
+    raise _error_of(response, host, port)
+
+
+def _decode_text(response: http.HttpResponse, host: str, port: int) -> str:
+    if response.status in _SUCCESS:
+        return response.body.decode("utf-8", "replace")
     raise _error_of(response, host, port)
 
 

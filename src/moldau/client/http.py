@@ -25,6 +25,10 @@ class NoResponse(Exception):
     """No response; the text is a short reason."""
 
 
+class NotHttp(NoResponse):
+    """The server was reached, and did not respond as one of HTTP does."""
+
+
 class ResponseTimedOut(NoResponse):
     """The server was reached, but did not respond in time."""
 
@@ -75,9 +79,9 @@ def call(
     except ConnectionRefusedError:
         raise NoResponse("connection refused") from None
     except ConnectionError:
-        raise NoResponse("it closed the connection without a response") from None
+        raise NotHttp("it closed the connection without a response") from None
     except HTTPException:
-        raise NoResponse("the server there does not speak HTTP") from None
+        raise NotHttp("the server there does not speak HTTP") from None
     except OSError as error:
         if security.tls is not None and isinstance(error, ssl.SSLError):
             failed = security.tls.failure(error, f"{host}:{port}")

@@ -283,6 +283,7 @@ class BrokerServer:
             kafka_addr=kafka.address,
             raft_addr=raft.address,
             http_addr=http.address,
+            http_tls=machine.http_tls is not None,
             grpc_addr=grpc.address if grpc else None,
             data_dir=config.data_dir,
             broker_count=len(self._metadata.image.brokers),

@@ -13,6 +13,7 @@ class BrokerInfo(Struct, frozen=True, kw_only=True):
     kafka_addr: Endpoint
     raft_addr: Endpoint
     http_addr: Endpoint
+    http_tls: bool = False
     grpc_addr: Endpoint | None
     data_dir: str
     broker_count: int

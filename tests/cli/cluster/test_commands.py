@@ -73,9 +73,10 @@ def test_the_status_of_a_cluster_that_is_down_is_a_problem(cli, tmp_path):
     write_state(tmp_path)
     outcome = cli("cluster", "status", "--data-dir", tmp_path, "-o", "json")
     document = json.loads(outcome.out)
-    assert outcome.code == ExitCode.FAILED
+    assert outcome.code == ExitCode.UNREACHABLE
     assert [broker["state"] for broker in document["brokers"]] == ["stopped"]
-    assert len(document["problems"]) == 1
+    (found,) = document["problems"]
+    assert found["remedy"] == f"start it: moldau cluster start --data-dir {tmp_path}"
     assert cli("cluster", "stop", "--data-dir", tmp_path).code == 0
 
 
@@ -150,7 +151,7 @@ def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleepe
     key = ProcessKey(sleeper.pid, str(started_at(sleeper.pid)))
     write_state(tmp_path, pid=key.pid, started=key.started)
     outcome = cli("cluster", "status", "--data-dir", tmp_path)
-    assert outcome.code == ExitCode.FAILED
+    assert outcome.code == ExitCode.UNREACHABLE
     assert "unsupervised" in outcome.out
     assert "the supervisor is not running" in outcome.err
     for verb in (["start"], ["kill", "1"]):

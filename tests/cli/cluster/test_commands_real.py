@@ -115,7 +115,7 @@ def test_a_cluster_lives_through_a_kill_a_join_a_move_and_a_farewell(cluster):
     cluster.do("produce", "orders", stdin=lines(300, 600))
     status = cluster.status()
     assert [one["state"] for one in status["brokers"]] == ["ready", "killed", "ready"]
-    assert any("moldau cluster restart 2" in problem for problem in status["problems"])
+    assert any("moldau cluster restart 2" in each["remedy"] for each in status["problems"])
     cluster.cluster("restart", "2")
     assert sorted(cluster.numbers("orders")) == list(range(600))
 

@@ -37,7 +37,7 @@ def test_its_status_is_known(cli, start):
     token.unlink()
     refused = cli("cluster", "status", "--data-dir", directory, "-o", "json")
     assert refused.code == 1
-    assert "does not respond at" in json.loads(refused.out)["problems"][0]
+    assert "does not respond at" in json.loads(refused.out)["problems"][0]["problem"]
 
 
 def test_the_directory_of_one_broker_administers_all(cli, start, tmp_path):

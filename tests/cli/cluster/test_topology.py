@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from moldau.cli.check_result import CheckStatus
-from moldau.cli.cluster.topology import behind, problems, single_copies
+from moldau.cli.cluster.problems import Problem, problems
+from moldau.cli.cluster.topology import behind, single_copies
 from moldau.cli.doctor import check_cluster
 from moldau.cli.errors import ExitCode
 from moldau.model.topology import (
@@ -127,7 +128,7 @@ def test_an_unreachable_cluster_is_reported(cli, nobody):
 
 
 def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, monkeypatch):
-    told: list[str] = []
+    told: list[Problem] = []
     monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology, only: told)
     parts = [part(0, [1, 2]), part(1, [2, 1], in_sync=[2])]
     stand_in.answers = [topology([broker(1), broker(2)], parts)]
@@ -140,11 +141,11 @@ def test_a_broker_that_is_behind_or_complains_fails_its_status(cli, stand_in, mo
         ("follower", False),
     ]
     assert cli("broker", "status", 2, "--http", stand_in.address).code == 0
-    told.append("broker 2: the disk is full")
+    told.append(Problem("broker 2: the disk is full", "make room"))
     outcome = cli("broker", "status", 2, "--http", stand_in.address)
     assert (outcome.code, outcome.err) == (
         ExitCode.FAILED,
-        "problem: broker 2: the disk is full\n",
+        "problem: broker 2: the disk is full\nremedy:  make room\n",
     )
 
 
@@ -156,9 +157,42 @@ def test_a_cluster_that_is_not_well_fails_its_status(cli, stand_in, monkeypatch)
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)])]
     outcome = cli("broker", "status", "--http", stand_in.address)
     assert outcome.code == ExitCode.FAILED
-    assert outcome.err == "problem: broker 3 is not alive\n"
+    assert outcome.err.startswith(
+        "problem: broker 3 is not alive\nremedy:  start it: moldau broker"
+    )
     document = json.loads(cli("broker", "status", "-o", "json", "--http", stand_in.address).out)
-    assert document["problems"] == ["broker 3 is not alive"]
+    (found,) = document["problems"]
+    assert found["problem"] == "broker 3 is not alive"
+    assert found["remedy"].endswith("moldau broker remove 3")
+
+
+def test_a_status_asks_every_address(cli, stand_in, monkeypatch, nobody):
+    monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology: [])
+    stand_in.answers = [topology([broker(1)])]
+    outcome = cli("broker", "status", "--http", f"{stand_in.address},{nobody}")
+    assert outcome.code == ExitCode.FAILED
+    assert f"problem: {nobody} does not respond: cannot reach {nobody}" in outcome.err
+    assert "remedy:  is that the HTTP address" in outcome.err
+    assert cli("broker", "list", "--http", f"{stand_in.address},{nobody}").code == 0
+    outcome = cli("broker", "status", "--http", nobody)
+    assert outcome.code == ExitCode.UNREACHABLE
+
+
+def test_the_addresses_of_a_status_are_of_one_cluster(cli, stand_in):
+    other = StandIn()
+    try:
+        stand_in.answers = [topology([broker(1)])]
+        other.answers = [topology([broker(1)], cluster_id="D")]
+        outcome = cli("broker", "status", "--http", f"{stand_in.address},{other.address}")
+    finally:
+        other.server.shutdown()
+        other.server.server_close()
+    assert outcome.code == ExitCode.USAGE
+    assert outcome.err == (
+        f"error: the addresses belong to 2 clusters: {stand_in.address} to C; "
+        f"{other.address} to D\n"
+        f"hint:  name brokers of one cluster: --http {stand_in.address}\n"
+    )
 
 
 def test_a_broker_that_does_not_exist_is_not_found(cli, stand_in):
@@ -237,11 +271,16 @@ def test_a_broker_that_was_cut_off_is_not_believed(cli, stand_in):
 def test_what_is_wrong_is_named():
     brokers = [broker(1), broker(2, alive=False)]
     parts = [part(0, [1, 2], in_sync=[1]), part(1, [2, 1], in_sync=[], leader=-1)]
-    assert problems(topology(brokers, parts, controller=-1)) == [
+    found = problems(topology(brokers, parts, controller=-1))
+    assert [each.text for each in found] == [
         "broker 2 is not alive",
         "no controller: a majority of the brokers is not alive?",
         "1 partition without a leader",
         "2 partitions under-replicated",
+    ]
+    assert [each.remedy for each in found][2:] == [
+        "start broker 2",
+        "see what is behind: moldau broker status 1",
     ]
     assert behind(topology(brokers, parts), 2) == ["orders:0", "orders:1"]
     assert problems(topology([broker(1), broker(2)], [part(0, [1, 2])])) == []
@@ -273,7 +312,7 @@ def test_status_and_doctor_name_topics_with_one_copy_and_the_command(cli, stand_
 
 def test_doctor_says_what_is_wrong_with_the_cluster_of_a_broker(stand_in, nobody, monkeypatch):
     monkeypatch.setattr(
-        "moldau.cli.cluster.health.broker_problems", lambda topology: ["broker 1: full"]
+        "moldau.cli.cluster.health.broker_problems", lambda topology: [Problem("broker 1: full")]
     )
     stand_in.answers = [topology([broker(1), broker(2), broker(3, alive=False)], THREE)]
     (found,) = check_cluster(Endpoint("127.0.0.1", stand_in.endpoint.port))

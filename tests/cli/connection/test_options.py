@@ -26,6 +26,8 @@ LOCAL = {
         "completion",
         "logout",
         "profile list",
+        "profile remove",
+        "profile show",
         "profile use",
         "profile delete",
     ),

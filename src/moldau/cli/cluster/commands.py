@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.cluster.problems import problem_rows, say_problems
 from moldau.cli.cluster.start import prepare, run_detached, run_here
 from moldau.cli.cluster.status import (
     client_of,
@@ -229,9 +230,12 @@ def _export(state: ClusterState) -> None:
 @_connected_dir_option
 @output_option
 def status(data_dir: Path, output: str) -> int:
-    """Show brokers and partitions. Exits with 1 if there is a problem."""
+    """Show brokers and partitions, and what remedies each problem.
+
+    Exits with 0 if all is healthy, 1 if the cluster is degraded, 3 if no broker responds.
+    """
     state, supervised = live(data_dir)
-    topology, why = topology_of(state)
+    topology, why, code = topology_of(state)
     found = member_problems(data_dir, state, supervised, topology, why)
     rows = status_rows(state, topology)
     document = {
@@ -245,7 +249,7 @@ def status(data_dir: Path, output: str) -> int:
         "under_replicated": topology.under_replicated if topology else None,
         "leaderless": topology.leaderless if topology else None,
         "brokers": rows,
-        "problems": found,
+        "problems": problem_rows(found),
     }
     if not emit_document(document, output, name="cluster_id"):
         if topology is not None:
@@ -253,13 +257,14 @@ def status(data_dir: Path, output: str) -> int:
         emit_table(rows)
         if found:
             say()
-        for line in found:
-            say(f"problem: {line}")
+        say_problems(found)
         for number in departed(state, topology):
             say(
                 f"note: broker {number} has left the cluster but still runs; "
                 f"stop it: moldau cluster remove {number}{dir_flag(data_dir)}"
             )
+    if topology is None:
+        return code
     return ExitCode.FAILED if found else ExitCode.OK
 
 
@@ -483,7 +488,7 @@ def remove(number: int, yes: bool, data_dir: Path, timeout: float) -> None:
     """Drain a broker, remove it from the cluster and stop it. Its data directory is kept."""
     state = supervised_state(data_dir)
     member = state.member(number)
-    topology, why = topology_of(state)
+    topology, why, _ = topology_of(state)
     if topology is None:
         raise CommandError(
             why,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.cli.cluster.problems import Problem
 from moldau.cli.connection.current import current_security, security_at
 from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.model.errors import MoldauError
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
 _SECONDS_MAX: Final = 3.0
 _BROKERS_AT_ONCE: Final = 16
+_DOCTOR: Final = "moldau doctor --config FILE"
 
 
-def broker_problems(topology: "Topology", *, only: int | None = None) -> list[str]:
+def broker_problems(topology: "Topology", *, only: int | None = None) -> list[Problem]:
     """Problems that live brokers (or `only` one) report, and brokers that do not respond."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     # Here, since click's context is that of one thread.
@@ -50,18 +52,21 @@ class _Logins(NamedTuple):
         )
 
 
-def _problems_of(broker: "TopologyBroker", cluster_id: str, logins: _Logins) -> Iterable[str]:
-    reasons = [] if broker.http is None else list(_not_ready(broker.http, logins.http))
+def _problems_of(broker: "TopologyBroker", cluster_id: str, logins: _Logins) -> Iterable[Problem]:
+    if broker.http is not None:
+        yield from _not_ready(broker, broker.http, logins.http)
     kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka)
     if kafka and logins.kafka_local != logins.kafka:
         # Not the first try: a listener without SASL rejects every login.
         kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka_local)
-    for reason in (*reasons, kafka):
-        if reason:
-            yield f"broker {broker.id}: {reason}"
+    if kafka:
+        remedy = f"check it: moldau doctor -b {broker.kafka} · else mend kafka.advertised there"
+        yield Problem(f"broker {broker.id}: {kafka}", remedy)
 
 
-def _not_ready(http: "Endpoint", security: "Security") -> Iterable[str]:
+def _not_ready(
+    broker: "TopologyBroker", http: "Endpoint", security: "Security"
+) -> Iterable[Problem]:
     from moldau.client.cluster_client import ClusterClient
 
     try:
@@ -70,8 +75,12 @@ def _not_ready(http: "Endpoint", security: "Security") -> Iterable[str]:
         )
         state = client.ready()
     except MoldauError as error:
-        return [f"does not respond at {http.host}:{http.port}, its HTTP address: {error}"]
-    return state.reasons
+        text = f"broker {broker.id}: does not respond at {http}, its HTTP address: {error}"
+        return [Problem(text, "set http.advertised there, or open the port; see its log")]
+    return [
+        Problem(f"broker {broker.id}: {reason}", f"see its log, and on its machine: {_DOCTOR}")
+        for reason in state.reasons
+    ]
 
 
 def _wrong_address(kafka: "Endpoint", cluster_id: str, security: "Security") -> str:

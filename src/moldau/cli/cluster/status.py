@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moldau.cli.cluster.every_address import ask_all
 from moldau.cli.cluster.health import broker_problems
-from moldau.cli.cluster.topology import newest, problems
+from moldau.cli.cluster.problems import Problem, problems
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import use_local_tokens
-from moldau.cli.errors import CommandError
+from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.output import with_options
 from moldau.client.processes import is_running
 from moldau.supervisor.control import send_request, state_of
@@ -70,19 +71,21 @@ def client_of(state: ClusterState, *, without: int | None = None) -> "ClusterCli
     return cluster_client(up or [member.http for member in others])
 
 
-def topology_of(state: ClusterState) -> tuple["Topology | None", str]:
-    """What the running brokers say, or why they say nothing."""
-    from moldau.client.errors import ClientError
+def topology_of(state: ClusterState) -> tuple["Topology | None", str, ExitCode]:
+    """What the running brokers return; or why there is nothing, and the exit code for that."""
+    from moldau.client.errors import ClientError, TimedOutError, UnreachableError
 
     running = [member.http for member in state.brokers if member.pid is not None]
     if not running:
-        return None, "no broker is running"
+        return None, "no broker is running", ExitCode.UNREACHABLE
     try:
         # A partitioned or removed broker still responds, with an old topology.
-        return newest(running), ""
+        return ask_all(running).topology, "", ExitCode.OK
     except ClientError as error:
         hint = f" ({with_options(error.hint)})" if error.hint else ""
-        return None, f"no broker responds over HTTP: {error}{hint}"
+        is_lost = isinstance(error, UnreachableError | TimedOutError)
+        code = ExitCode.UNREACHABLE if is_lost else ExitCode.FAILED
+        return None, f"no broker responds over HTTP: {error}{hint}", code
 
 
 def member_rows(data_dir: Path, state: ClusterState) -> list[dict[str, Any]]:
@@ -138,29 +141,32 @@ def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[s
 
 def member_problems(
     data_dir: Path, state: ClusterState, supervised: bool, topology: "Topology | None", why: str
-) -> list[str]:
+) -> list[Problem]:
     """`why`: there is no topology."""
     flag = dir_flag(data_dir)
     if not any(member.pid for member in state.brokers) and not supervised:
-        return [f"the cluster is not running; start it: moldau cluster start{flag}"]
+        return [Problem("the cluster is not running", f"start it: moldau cluster start{flag}")]
     found = []
     if not supervised:
-        found.append(f"the supervisor is not running; run moldau cluster stop{flag}, then start it")
+        remedy = f"run moldau cluster stop{flag}, then moldau cluster start{flag}"
+        found.append(Problem("the supervisor is not running", remedy))
     left = departed(state, topology)
+    down = set()
     for member in state.brokers:
         if member.id in left:
             continue
+        reason = one_line(member.reason)
         if member.state in ("killed", "stopped"):
-            why = f" ({one_line(member.reason)})" if member.reason else ""
-            found.append(
-                f"broker {member.id} is {member.state}{why}; "
-                f"start it: moldau cluster restart {member.id}{flag}"
-            )
+            down.add(member.id)
+            because = f" ({reason})" if reason else ""
+            remedy = f"start it: moldau cluster restart {member.id}{flag}"
+            found.append(Problem(f"broker {member.id} is {member.state}{because}", remedy))
         elif member.state not in ("ready", "unsupervised"):
-            why = f": {one_line(member.reason)}" if member.reason else ""
-            found.append(f"broker {member.id} is {member.state}{why}")
+            because = f": {reason}" if reason else ""
+            remedy = f"see its log: {data_dir}/broker-{member.id}.log"
+            found.append(Problem(f"broker {member.id} is {member.state}{because}", remedy))
     if topology is not None:
-        found += problems(topology) + broker_problems(topology)
+        found += problems(topology, known_down=down) + broker_problems(topology)
     elif any(member.pid for member in state.brokers):
-        found.append(why)
+        found.append(Problem(why, f"see the logs: {data_dir}/broker-*.log"))
     return found

@@ -5,11 +5,12 @@ leaves.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from moldau.cli.cluster.every_address import Answers, ask_all
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import security_in
 from moldau.cli.errors import CommandError, ExitCode
@@ -72,8 +73,9 @@ def connect(http: str) -> tuple["ClusterClient", "Topology"]:
     addresses = http.split(",")
     topology = cluster_client(addresses).topology()
     addresses = list(dict.fromkeys([*addresses, *_addresses(topology)]))
-    if not _is_current(topology):
-        topology = newest(addresses)
+    if not is_current(topology):
+        # A partitioned or removed broker still responds, with an old topology.
+        topology = ask_all(addresses).topology
         addresses = list(dict.fromkeys([*_addresses(topology), *addresses]))
     return cluster_client(addresses), topology
 
@@ -82,27 +84,23 @@ def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]
     return [str(one.http) for one in topology.brokers if one.http and one.id != without]
 
 
-def _is_current(topology: "Topology") -> bool:
+def ask_every_address(http: str) -> Answers:
+    """As `connect`, but of all the addresses given: which of them do not respond?
+
+    Raises CommandError if they are of several clusters.
+    """
+    found = ask_all(http.split(","))
+    if is_current(found.topology):
+        return found
+    others = list(dict.fromkeys([*_addresses(found.topology), *http.split(",")]))
+    return found._replace(topology=ask_all(others).topology)
+
+
+def is_current(topology: "Topology") -> bool:
     """False if the responding broker is leaving, or sees only a minority of brokers alive."""
     me = next((one for one in topology.brokers if one.id == topology.answered_by), None)
     alive = sum(one.alive for one in topology.brokers)
     return me is not None and me.state == "active" and 2 * alive > len(topology.brokers)
-
-
-def newest(addresses: Sequence[str]) -> "Topology":
-    """The newest topology of all brokers. Raises ClientError if none responds."""
-    from moldau.client.errors import ClientError
-
-    found: list[Topology] = []
-    failure: ClientError | None = None
-    for address in addresses:
-        try:
-            found.append(cluster_client([address], call_seconds_max=2.0).topology())
-        except ClientError as error:
-            failure = error
-    if not found and failure is not None:
-        raise failure
-    return max(found, key=lambda one: (one.version, sum(broker.alive for broker in one.brokers)))
 
 
 def find_broker(topology: "Topology", number: int) -> "TopologyBroker":
@@ -148,17 +146,6 @@ def headline(topology: "Topology") -> str:
         f"alive, controller {controller}; {counted(partition_count(topology), 'partition')}, "
         f"{topology.under_replicated} under-replicated, {topology.leaderless} without a leader"
     )
-
-
-def problems(topology: "Topology") -> list[str]:
-    found = [f"broker {broker.id} is not alive" for broker in topology.brokers if not broker.alive]
-    if topology.controller < 0:
-        found.append("no controller: a majority of the brokers is not alive?")
-    if topology.leaderless:
-        found.append(f"{counted(topology.leaderless, 'partition')} without a leader")
-    if topology.under_replicated:
-        found.append(f"{counted(topology.under_replicated, 'partition')} under-replicated")
-    return found
 
 
 class SingleCopies(NamedTuple):

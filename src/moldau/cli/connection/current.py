@@ -12,7 +12,12 @@ import click
 from click.core import ParameterSource
 
 from moldau.cli.connection.options import values
-from moldau.cli.connection.passwords import ADMIN_TOKEN, password_for, read_admin_token
+from moldau.cli.connection.passwords import (
+    ADMIN_TOKEN,
+    password_for,
+    read_admin_token,
+    read_password_file,
+)
 from moldau.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -98,7 +103,7 @@ def _resolve(ctx: click.Context, *, ask: bool) -> dict[str, str]:
     tls = _tls(ctx, profile)
     login = _login(ctx, profile, ask=ask)
     if "sasl.username" in login:
-        login["sasl.mechanism"] = _mechanism(ctx, tls)
+        login["sasl.mechanism"] = _mechanism(ctx, profile, tls)
     elif login and ask and ctx.params.get("brokers"):
         from moldau.cli.connection.negotiation import check_takes_tokens
 
@@ -154,16 +159,21 @@ def _login(ctx: click.Context, profile: "Profile | None", *, ask: bool) -> dict[
             "sasl.username": user,
             "sasl.password": password_for(user, password_file),
         }
-    if profile is not None and profile.token:
+    if profile is None:
+        return {}
+    if profile.token:
         return {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": profile.token}
-    return {}
+    password = profile.password
+    if profile.user and profile.password_file:
+        password = read_password_file(profile.password_file)
+    return {"sasl.username": profile.user, "sasl.password": password} if password else {}
 
 
-def _mechanism(ctx: click.Context, tls: dict[str, str] | None) -> str:
+def _mechanism(ctx: click.Context, profile: "Profile | None", tls: dict[str, str] | None) -> str:
     """The one that is given, else the best that the Kafka listener has."""
     from moldau.cli.connection.negotiation import MECHANISM_DEFAULT, chosen_mechanism
 
-    given = _value(ctx, "mechanism")[0]
+    given = _value(ctx, "mechanism")[0] or (profile.mechanism if profile else "")
     if given:
         return str(given)
     brokers = ctx.params.get("brokers")
@@ -221,9 +231,13 @@ def login_security(ctx: click.Context) -> "Security":
     return parse_security({} if tls is None else {"security.protocol": "SSL", **tls})
 
 
-def tls_files(ctx: click.Context, *, is_https: bool) -> dict[str, Any]:
-    """The fields of a profile for TLS."""
-    given = _tls(ctx, current_profile(ctx)[1])
+def given_mechanism(ctx: click.Context) -> str:
+    return _value(ctx, "mechanism")[0] or ""
+
+
+def tls_files(ctx: click.Context, profile: "Profile", *, is_https: bool) -> dict[str, Any]:
+    """The fields of a profile for TLS: what is given, else those of `profile`."""
+    given = _tls(ctx, profile)
     if given is None:
         return {"tls": is_https}
     # Absolute: commands run in other directories, too.

@@ -1,6 +1,6 @@
-"""Profiles: the addresses of a cluster and the token of a login, in a file of the user alone.
+"""Profiles: the addresses of a cluster and credentials, in a file of the user alone.
 
-One profile is the current one; its addresses and token are the defaults of all commands.
+One profile is the current one; its addresses and credentials are the defaults of all commands.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One profile. The repr does not show the token."""
+    """One profile. The repr shows no secret."""
 
     http: str = ""
     brokers: str = ""
@@ -31,6 +31,10 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     token: str = ""
     expires_at_ms: int = 0
     """0: unknown."""
+    password: str = ""
+    password_file: str = ""
+    mechanism: str = ""
+    """Empty: the best that the broker has."""
     tls: bool = False
     cafile: str = ""
     certfile: str = ""
@@ -38,6 +42,15 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
     def __repr__(self) -> str:
         return f"Profile(http={self.http!r}, brokers={self.brokers!r}, user={self.user!r})"
+
+    @property
+    def login_state(self) -> str:
+        """How commands log in: whether the token is valid, or where the password is."""
+        if self.token:
+            return "expired" if self.is_expired else "valid"
+        if self.password_file:
+            return f"password in {self.password_file}"
+        return "password" if self.password else "none"
 
     @property
     def is_expired(self) -> bool:
@@ -68,7 +81,7 @@ def load_profiles() -> ProfileFile:
         return ProfileFile()
     if mode & _OTHERS:
         raise CommandError(
-            f"{path} contains tokens, and other users can read it",
+            f"{path} contains secrets, and other users can read it",
             hint=f"chmod 600 {path}",
             code=ExitCode.CONFIG,
         )
@@ -80,7 +93,7 @@ def load_profiles() -> ProfileFile:
         # Without the reason: it could quote a token.
         raise CommandError(
             f"{path} is not a valid file of profiles",
-            hint="mend or delete it, and log in again: moldau login",
+            hint="mend or delete it, then: moldau profile add, or moldau login",
             code=ExitCode.CONFIG,
         ) from None
 
@@ -94,7 +107,8 @@ def find_profile(name: str) -> tuple[str, Profile] | None:
     if name not in found.profiles:
         raise CommandError(
             f"there is no profile {name}",
-            hint="list them: moldau profile list · create it: moldau login --profile " + name,
+            hint=f"list them: moldau profile list · create it: moldau profile add {name}, "
+            f"or moldau login --profile {name}",
             code=ExitCode.NOT_FOUND,
         )
     return name, found.profiles[name]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,7 +27,13 @@ START_HINT = (
     "no broker running? start one: moldau dev · other address: --grpc HOST:PORT or MOLDAU_GRPC"
 )
 
+PORT_HINT = (
+    "use the gRPC address of a broker (grpc.addr, port 8000 by default), not its Kafka, HTTP or "
+    "Raft address: --grpc HOST:PORT or MOLDAU_GRPC · with TLS: --tls or --cafile FILE"
+)
+
 _COMPLETE_SECONDS_MAX = 1.0
+_PROBE_SECONDS_MAX: Final = 1.0
 
 _CLOSE_SECONDS_MAX: Final = 5.0
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -94,13 +101,14 @@ async def connected(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from moldau.client.queue.client import TIMEOUT_SECONDS, AsyncQueueClient
 
-    await asyncio.to_thread(probe_grpc, addresses)
+    given = current_security() if security is None else security
+    await asyncio.to_thread(probe_grpc, addresses, has_tls=given.tls is not None)
     timeout = TIMEOUT_SECONDS if seconds_max is None else seconds_max
     client = AsyncQueueClient(
         addresses,
         timeout=timeout,
         client_id="moldau-cli",
-        security=current_security() if security is None else security,
+        security=given,
     )
     await client.start()
     try:
@@ -112,20 +120,41 @@ async def connected(
                 await client.close()
 
 
-def probe_grpc(addresses: str) -> None:
-    """Report an unreachable address at once; the client itself would retry."""
+def probe_grpc(addresses: str, *, has_tls: bool) -> None:
+    """Report an unreachable address or a wrong port at once; the client itself would retry.
+
+    What the listener is, is found in plain text: not `has_tls`.
+    """
     from moldau.client.addresses import split_brokers
     from moldau.client.errors import UnreachableError
-    from moldau.client.kafka.connect import probe
+    from moldau.client.protocols import Protocol, mismatch, protocol_at
+    from moldau.client.retry import connect_failure
     from moldau.model.topology import Endpoint
 
     if "://" in addresses:
         return
+    reasons: list[str] = []
+    wrong = ""
     pairs = split_brokers(addresses, port_default=GRPC_PORT)
-    try:
-        probe(",".join(str(Endpoint(host, port)) for host, port in pairs), is_kafka=False)
-    except UnreachableError as error:
-        raise UnreachableError(str(error), hint=START_HINT) from error
+    for host, port in pairs:
+        try:
+            if has_tls:
+                socket.create_connection((host, port), timeout=_PROBE_SECONDS_MAX).close()
+                return
+            is_wrong = mismatch(
+                protocol_at(host, port, Protocol.GRPC, _PROBE_SECONDS_MAX), Protocol.GRPC
+            )
+        except OSError as error:
+            reasons.append(connect_failure(error, _PROBE_SECONDS_MAX))
+            continue
+        if not is_wrong:
+            return
+        wrong = wrong or f"{Endpoint(host, port)} is {is_wrong}"
+    if wrong:
+        raise UnreachableError(wrong, hint=PORT_HINT)
+    where = ",".join(str(Endpoint(host, port)) for host, port in pairs)
+    why = ", ".join(dict.fromkeys(reasons))
+    raise UnreachableError(f"cannot reach {where} ({why})", hint=START_HINT)
 
 
 def complete_queue_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

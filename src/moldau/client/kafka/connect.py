@@ -27,11 +27,11 @@ from moldau.client.errors import (
     login_hint,
 )
 from moldau.client.kafka.librdkafka_settings import REQUEST_SECONDS_MAX, Settings, admin_settings
-from moldau.client.protocols import Protocol, detect_protocol
+from moldau.client.protocols import Protocol, detect_protocol, mismatch
 from moldau.client.retry import CONNECT_TRY_SECONDS_MAX, connect_failure
 
 _CLOSED_AT_ONCE_HINT = (
-    "is it the Kafka address of a broker (kafka.addr), and does it use TLS? "
+    "is it the Kafka address of a broker (kafka.addr, port 9092 by default), and does it use TLS? "
     "see security.protocol · check it: moldau doctor"
 )
 _CLOSED_HINT = (
@@ -93,9 +93,10 @@ def probe(
         except OSError as error:
             reasons.append(connect_failure(error, seconds_max))
         else:
-            if found in (Protocol.KAFKA, Protocol.UNKNOWN):
+            is_wrong = mismatch(found, Protocol.KAFKA)
+            if not is_wrong:
                 return
-            wrong = f"{host}:{port} is {found}"
+            wrong = f"{host}:{port} is {is_wrong}"
             hint = _CLOSED_AT_ONCE_HINT if found is Protocol.CLOSED else KAFKA_PORT_HINT
     if wrong:
         raise UnreachableError(wrong, hint=hint)

@@ -15,7 +15,7 @@ from moldau.client.errors import (
     TimedOutError,
     UnreachableError,
 )
-from moldau.client.protocols import Protocol
+from moldau.client.protocols import Protocol, mismatch
 from moldau.client.retry import CONNECT_SECONDS_MAX, connect_failure
 from moldau.client.sasl import Sasl
 from moldau.client.security import PLAIN_TEXT, PROTOCOL, Security, Tls, tls_context
@@ -240,7 +240,8 @@ class KafkaConnection:
             )
         if self._served is None and bytes(head) == _HTTP:
             self.close()
-            raise UnreachableError(f"{self.address} is {Protocol.HTTP}", hint=KAFKA_PORT_HINT)
+            wrong = mismatch(Protocol.HTTP, Protocol.KAFKA)
+            raise UnreachableError(f"{self.address} is {wrong}", hint=KAFKA_PORT_HINT)
         size = int.from_bytes(head, "big", signed=True)
         if not 0 <= size <= RESPONSE_BYTES_MAX:
             self.close()

@@ -1,0 +1,97 @@
+"""Asks every address that a command was given: do they respond, and is it one cluster?
+
+Most commands are content with the first address that responds; a status must not be: a broker that
+does not respond, or one of another cluster, is what it is asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from moldau.cli.cluster.problems import Problem
+from moldau.cli.connection.clients import cluster_client
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.output import with_options
+
+if TYPE_CHECKING:
+    from moldau.client.cluster_client import ClusterClient
+    from moldau.client.errors import ClientError
+    from moldau.model.topology import Topology
+
+_SECONDS_MAX: Final = 3.0
+_AT_ONCE: Final = 16
+
+
+class Answers(NamedTuple):
+    """The newest topology, and the addresses that did not respond."""
+
+    topology: "Topology"
+    failures: "Mapping[str, ClientError]"
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Of the addresses; not of brokers that the topology reports as dead."""
+        down = {str(broker.http) for broker in self.topology.brokers if not broker.alive}
+        return [
+            Problem(
+                f"{address} does not respond: {error}",
+                with_options(error.hint) or "check it: moldau doctor",
+            )
+            for address, error in self.failures.items()
+            if address not in down
+        ]
+
+
+def ask_all(addresses: Sequence[str]) -> Answers:
+    """Raises ClientError if none responds, and CommandError if they are of several clusters."""
+    # The clients are made here, since click's context is that of one thread.
+    clients = {
+        each: cluster_client([each], call_seconds_max=_SECONDS_MAX)
+        for each in dict.fromkeys(addresses)
+    }
+    with ThreadPoolExecutor(min(_AT_ONCE, len(clients))) as threads:
+        found = dict(zip(clients, threads.map(_topology, clients.values()), strict=True))
+    known: dict[str, Topology] = {}
+    failures: dict[str, ClientError] = {}
+    for address, answer in found.items():
+        if isinstance(answer, Exception):
+            failures[address] = answer
+        else:
+            known[address] = answer
+    if not known:
+        if len(failures) == 1:
+            raise next(iter(failures.values()))
+        # All of them in one message; unless one responds by now.
+        again = cluster_client(list(clients), call_seconds_max=_SECONDS_MAX)
+        return Answers(again.topology(), failures)
+    check_one_cluster(known)
+    return Answers(max(known.values(), key=_newness), failures)
+
+
+def _newness(topology: "Topology") -> tuple[int, int]:
+    """The larger, the newer: of two with one version, who sees more brokers."""
+    return topology.version, sum(broker.alive for broker in topology.brokers)
+
+
+def check_one_cluster(known: "Mapping[str, Topology]") -> None:
+    """Raises CommandError if the addresses belong to several clusters."""
+    by_cluster: dict[str, list[str]] = {}
+    for address, topology in known.items():
+        by_cluster.setdefault(topology.cluster_id, []).append(address)
+    if len(by_cluster) > 1:
+        shown = "; ".join(f"{', '.join(each)} to {name}" for name, each in by_cluster.items())
+        first = next(iter(by_cluster.values()))
+        raise CommandError(
+            f"the addresses belong to {len(by_cluster)} clusters: {shown}",
+            hint=f"name brokers of one cluster: --http {','.join(first)}",
+            code=ExitCode.USAGE,
+        )
+
+
+def _topology(client: "ClusterClient") -> "Topology | ClientError":
+    from moldau.client.errors import ClientError
+
+    try:
+        return client.topology()
+    except ClientError as error:
+        return error

@@ -1,0 +1,1 @@
+"""`moldau top`: scrapes all brokers, computes figures, and draws them on the terminal."""
