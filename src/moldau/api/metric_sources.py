@@ -29,6 +29,11 @@ class ListenerCounts(Protocol):
     """Numbers of the listeners of one protocol."""
 
     @property
+    def connections_max(self) -> int:
+        """As configured; the limit of open files may allow less."""
+        ...
+
+    @property
     def connection_count(self) -> int: ...
 
     @property
@@ -66,3 +71,5 @@ class MetricSources(Struct, frozen=True, kw_only=True):
     slow_turns: Callable[[], SlowLoopTurns]
     scrub: Callable[[], ScrubMetrics | None]
     """None during the start."""
+    disk_reserve_bytes: int
+    """With less free space the broker rejects writes."""

@@ -22,6 +22,7 @@ from moldau.client.errors import (
     login_hint,
 )
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
+from moldau.model.broker_report import BrokerReport
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -48,6 +49,7 @@ HTTP_HINT: Final = (
 )
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
+REPORT_PATH: Final = "/api/v1/report"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
@@ -123,6 +125,11 @@ class ClusterClient:
     def ready(self) -> Readiness:
         """Whether the first broker that responds is ready to serve clients."""
         return self._request("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
+
+    def report(self, idle_ms: int | None = None) -> BrokerReport:
+        """What only the first broker that responds knows of itself, and of its idle groups."""
+        path = REPORT_PATH + ("" if idle_ms is None else f"?idle_ms={idle_ms}")
+        return self._request("GET", path, None, BrokerReport)
 
     # ---- changes
 

@@ -518,6 +518,7 @@ class BrokerServer:
             leaderships=lambda: self._leaderships,
             slow_turns=self._loop_watch.numbers,
             scrub=lambda: None if self._scrub is None else self._scrub.metrics,
+            disk_reserve_bytes=self._config.log.disk_reserve_bytes,
         )
 
     # ---- stop

@@ -58,6 +58,7 @@ class KafkaServer:
         self._budget = ByteBudget(kafka.inflight_bytes_max)
         limits = _connection_limits(kafka)
         large = LargeRequests()
+        self.connections_max = kafka.connections_max
         self._dispatchers: list[Dispatcher] = []
         self._listeners: list[Listener] = []
         for listener in listeners_for(config, ListenerProtocol.KAFKA):

@@ -27,6 +27,20 @@ def process_families() -> Iterator[MetricFamily]:
         yield gauge("process_max_fds", "Limit of open file descriptors.", soft)
 
 
+def open_files() -> tuple[int, int]:
+    """Open file descriptors and their limit; -1 for what the system does not say or limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = -1 if soft == resource.RLIM_INFINITY else soft
+    try:
+        return _open_fds(), most
+    except OSError:
+        return -1, most
+
+
+def _open_fds() -> int:
+    return len(os.listdir("/proc/self/fd")) - 1
+
+
 def _from_proc() -> Iterator[MetricFamily]:
     with open("/proc/self/statm", "rb") as file:
         size, resident = (int(pages) for pages in file.read().split()[:2])
@@ -38,5 +52,5 @@ def _from_proc() -> Iterator[MetricFamily]:
     started = booted + int(fields[_START_TICKS_FIELD]) / os.sysconf("SC_CLK_TCK")
     yield gauge("process_resident_memory_bytes", "Resident memory.", resident * page)
     yield gauge("process_virtual_memory_bytes", "Virtual memory.", size * page)
-    yield gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")) - 1)
+    yield gauge("process_open_fds", "Open file descriptors.", _open_fds())
     yield gauge("process_start_time_seconds", "Start time, in seconds since 1970.", started)
