@@ -223,7 +223,7 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckResult]:
             "leaders",
             f"unbalanced: broker {most} is the preferred leader of {preferred[most]} partitions, "
             f"broker {least} of {preferred[least]}",
-            "moldau partition plan --output-file plan.json, then moldau partition apply plan.json",
+            "moldau partition plan --file plan.json, then: moldau partition apply plan.json",
             "all writes and reads go to leaders: the busiest broker limits the cluster",
         )
         return
