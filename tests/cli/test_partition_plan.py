@@ -1,4 +1,4 @@
-"""Plans as files, and whether they fit a cluster; real ones: tests/system/test_operations.py."""
+"""Plans as files, and whether they fit a cluster; real ones: test_operations_real.py."""
 
 from pathlib import Path
 

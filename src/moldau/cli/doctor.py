@@ -89,7 +89,6 @@ def _address(*names: str, kind: Brokers, variable: str, help_text: str) -> Calla
 @command(
     "doctor",
     examples=(
-        "moldau doctor                             # this machine, and the cluster of its broker",
         "moldau doctor -b broker.example:9092      # every broker of that cluster",
         "moldau doctor --http host1.example:8080 -o json | jq '.[] | select(.verdict != \"ok\")'",
         "moldau doctor --config broker.yaml        # could a broker start here?",

@@ -65,7 +65,6 @@ _TARGETS = click.argument(
     examples=(
         "moldau partition plan --file plan.json && moldau partition apply plan.json",
         "moldau partition move orders --to 1,2,4",
-        "moldau partition list-moves",
         "moldau partition elect-leaders",
     ),
 )

@@ -36,9 +36,7 @@ _AGAIN = "the rest of the plan is carried out when you run the same command agai
         "moldau partition apply plan.json --dry-run        # does it still fit?",
     ),
 )
-@click.argument(
-    "path", metavar="PLAN", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("path", metavar="PLAN", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--batch",
     type=Integer(1),

@@ -88,7 +88,6 @@ def write_plan(path: Path, plan: PlanFile) -> None:
 @command(
     "plan",
     examples=(
-        "moldau partition plan                            # what would balance the cluster",
         "moldau partition plan --file plan.json && moldau partition apply plan.json",
         "moldau partition plan --drain 2 --max-moves 50 --file plan.yaml",
         "moldau partition plan --topic orders --exclude-broker 3 -o json",

@@ -28,7 +28,7 @@ _DELETE: Final = 1
 SOURCES: Final[Mapping[int, str]] = {
     2: "broker",
     3: "cluster",
-    4: "file",
+    4: "start",
     5: "default",
 }
 """Where a value was set, by its number in the protocol."""
