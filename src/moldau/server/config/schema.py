@@ -232,7 +232,7 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
             "When appended records are flushed to disk: before the acknowledgement (always), every "
             "log.flush_interval_ms (interval), or when the operating system decides (never). Only "
             "always keeps every acknowledged record through a power failure.",
-            runtime="moldau.flush",
+            runtime="log.flush",
         ),
     ] = FlushPolicy.ALWAYS
     flush_interval_ms: Annotated[
