@@ -78,7 +78,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[int]:
     def read() -> bool:
         for message in consumer.consume(1000, 0.2):
             assert message.error() is None, message.error()
-            found.append(int(message.value()))
+            found.append(int(message.value() or b""))
         return len(found) >= count
 
     wait_until(read, f"{count} messages are read")
