@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
+from confluent_kafka import admin
 
 from moldau.cli.errors import ExitCode
 from moldau.client.errors import UnreachableError
@@ -173,6 +174,23 @@ def test_settings_change_at_run_time_for_all_brokers_or_one(call, cli, cluster):
     assert settings(call, 3, "message.max.bytes")["message.max.bytes"] == ("2000", "cluster")
     call("cluster", "config", "set", "-d", "message.max.bytes", "-d", "max.connections")
     assert settings(call, 3, "message.max.bytes")["message.max.bytes"][1] == "start"
+
+
+def test_clients_of_kafka_change_the_same_settings(call, cluster):
+    client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for operation, expected in (
+        (admin.AlterConfigOpType.SET, ("90", "broker")),
+        (admin.AlterConfigOpType.DELETE, ("4096", "start")),
+    ):
+        entry = admin.ConfigEntry("max.connections", "90", incremental_operation=operation)
+        resource = admin.ConfigResource(admin.ResourceType.BROKER, "1", incremental_configs=[entry])
+        (future,) = client.incremental_alter_configs([resource]).values()
+        future.result(wait_seconds_max())
+
+        def is_seen(expected=expected):
+            return settings(call, 1, "max.connections") == {"max.connections": expected}
+
+        wait_until(is_seen, "the setting is changed")
 
 
 @pytest.mark.parametrize(
