@@ -458,6 +458,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.elect": one(lambda s: s.cluster.elect("orders", 0, ElectionType.PREFERRED)),
     "cluster.log_dirs": one(lambda s: s.cluster.log_dirs()),
     "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
+    "cluster.report": one(lambda s: s.cluster.report().list_groups()),
     "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
     "security.put_password": one(lambda s: s.security.put_password("bob", b"secret")),
     "security.put_credential": one(

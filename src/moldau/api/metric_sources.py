@@ -55,6 +55,11 @@ class ListenerCounts(Protocol):
     """Numbers of the listeners of one protocol."""
 
     @property
+    def connections_max(self) -> int:
+        """As configured; the limit of open files may allow less."""
+        ...
+
+    @property
     def connection_count(self) -> int: ...
 
     @property

@@ -168,6 +168,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.elect": _OPERATE,
     "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
+    "cluster.report": _read(_DESCRIBE_CLUSTER),
     # Users, ACLs, quotas, and tokens for new brokers.
     "security.users": _read(_DESCRIBE_CLUSTER),
     "security.put_password": _change(_ALTER_CLUSTER),

@@ -17,15 +17,18 @@ class CheckResult(NamedTuple):
     verdict: CheckStatus
     detail: str
     hint: str = ""
+    """The command that mends it."""
+    why: str = ""
+    """Why it matters."""
 
 
 def ok(check: str, detail: str) -> CheckResult:
     return CheckResult(check, CheckStatus.OK, detail)
 
 
-def warning(check: str, detail: str, hint: str = "") -> CheckResult:
-    return CheckResult(check, CheckStatus.WARNING, detail, hint)
+def warning(check: str, detail: str, hint: str = "", why: str = "") -> CheckResult:
+    return CheckResult(check, CheckStatus.WARNING, detail, hint, why)
 
 
-def trouble(check: str, detail: str, hint: str = "") -> CheckResult:
-    return CheckResult(check, CheckStatus.TROUBLE, detail, hint)
+def trouble(check: str, detail: str, hint: str = "", why: str = "") -> CheckResult:
+    return CheckResult(check, CheckStatus.TROUBLE, detail, hint, why)

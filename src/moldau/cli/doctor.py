@@ -1,4 +1,4 @@
-"""`moldau doctor`: checks whether a broker can start and clients can reach it, and the cluster.
+"""`moldau doctor`: checks whether a broker can start here, and whole clusters (see `checkup`).
 
 Checks change nothing (a directory is tested with a temporary file), are bounded in time, and say
 what to do.
@@ -10,38 +10,57 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from moldau import __version__
 from moldau.cli.broker import load
-from moldau.cli.check_result import CheckResult, CheckStatus
-from moldau.cli.check_result import ok as _ok
-from moldau.cli.check_result import trouble as _trouble
-from moldau.cli.check_result import warning as _warning
+from moldau.cli.check_result import CheckResult, CheckStatus, ok, trouble, warning
+from moldau.cli.checkup.listening import program_at
 from moldau.cli.click_groups import command
-from moldau.cli.connection.current import current_properties, use_local_tokens
+from moldau.cli.cluster.topology import HttpAddresses
+from moldau.cli.connection.current import (
+    current_properties,
+    profile_address,
+    use_local_tokens,
+)
 from moldau.cli.connection.options import connection_options
 from moldau.cli.doctor_certificates import check_certificates
 from moldau.cli.errors import ExitCode
 from moldau.cli.options import (
     Brokers,
+    Duration,
     Properties,
     config_option,
     document_output_option,
     open_admin,
     set_option,
 )
-from moldau.cli.output import color_wanted, emit_rows, format_bytes, with_options
+from moldau.cli.output import (
+    color_wanted,
+    counted,
+    emit_rows,
+    format_bytes,
+    say,
+    with_options,
+)
+from moldau.client.protocols import Protocol
+from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
     from moldau.model.topology import Endpoint
     from moldau.server.config.schema import ServerConfig
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 _CONNECT_SECONDS_MAX = 3.0
+IDLE_MS = 10 * 60 * 1000
+"""Messages that wait for longer, without a commit, are those of a stuck group."""
 _OTHER_FILES = 512
 """File descriptors that a broker needs in addition to those of its connections."""
 
@@ -55,48 +74,133 @@ _ADVERTISED_HINT = "clients connect to this address; set kafka.advertised"
 _COLORS = {CheckStatus.OK: "green", CheckStatus.WARNING: "yellow", CheckStatus.TROUBLE: "red"}
 
 
+def _address(*names: str, kind: Brokers, variable: str, help_text: str) -> Callable[[_F], _F]:
+    return click.option(
+        *names,
+        type=kind,
+        envvar=variable,
+        metavar="HOST:PORT[,…]",
+        is_eager=True,
+        callback=profile_address,
+        help=f"{help_text}; also {variable}.",
+    )
+
+
 @command(
     "doctor",
     examples=(
-        "moldau doctor",
-        "moldau doctor --config broker.yaml -o json",
-        "moldau doctor -b broker.example:9092      # can clients here reach that cluster?",
+        "moldau doctor -b broker.example:9092      # every broker of that cluster",
+        "moldau doctor --http host1.example:8080 -o json | jq '.[] | select(.verdict != \"ok\")'",
+        "moldau doctor --config broker.yaml        # could a broker start here?",
     ),
 )
 @config_option
 @set_option("A setting of the broker")
-@click.option("-b", "--brokers", type=Brokers(), metavar="HOST:PORT[,…]",
-              help="Only check whether a client here can reach these brokers.")  # fmt: skip
+@_address("-b", "--brokers", kind=Brokers(), variable="MOLDAU_BROKERS",
+          help_text="Check the cluster at these Kafka addresses")  # fmt: skip
+@_address("--http", kind=HttpAddresses(), variable="MOLDAU_HTTP",
+          help_text="Check the cluster at these HTTP addresses")  # fmt: skip
+@click.option(
+    "--idle",
+    "idle_seconds",
+    type=Duration(),
+    default="10m",
+    show_default=True,
+    help="A group whose messages wait for longer, without a commit, is stuck.",
+)
 @document_output_option
 @connection_options
-def doctor(config_file: str | None, settings: Properties, brokers: str | None, output: str) -> int:
-    """Check whether a broker can start here and clients can reach it.
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    config_file: str | None,
+    settings: Properties,
+    brokers: str | None,
+    http: str | None,
+    idle_seconds: float,
+    output: str,
+) -> int:
+    """Check a whole cluster, or whether a broker can start on this machine.
 
-    If the broker runs, its cluster is checked as well. Exits with 1 if there is trouble.
+    With addresses (also of the environment or a profile), every broker of the cluster is checked.
+    Without, or with a configuration: this machine, and the cluster of the broker that runs here.
+    Changes nothing. Exits with 1 if there is trouble.
     """
-    if brokers is not None:
-        found = [*check_versions(), *check_brokers(brokers)]
+    is_local = config_file is not None or bool(settings)
+    typed = [
+        name
+        for name in ("brokers", "http")
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    found: list[CheckResult] = []
+    if (brokers or http) and (typed or not is_local):
+        # What is typed wins over the environment and the profile.
+        kafka = brokers if not typed or "brokers" in typed else None
+        web = http if not typed or "http" in typed else None
+        found += [*check_versions(), *check_addresses(kafka, web, idle_ms=int(idle_seconds * 1000))]
     else:
-        found = list(check_all(load({}, settings, config_file).config))
-    rows = [{**result._asdict(), "verdict": str(result.verdict)} for result in found]
+        is_local = True
+    if is_local:
+        found += check_all(load({}, settings, config_file).config, int(idle_seconds * 1000))
     if output != "table":
+        rows = [{**result._asdict(), "verdict": str(result.verdict)} for result in found]
         emit_rows(rows, output, name="check")
     else:
         for result in found:
             _print(result)
+        say(summary(found))
     has_trouble = any(result.verdict is CheckStatus.TROUBLE for result in found)
     return ExitCode.FAILED if has_trouble else ExitCode.OK
+
+
+def summary(found: Sequence[CheckResult]) -> str:
+    """One line: how much is wrong."""
+    count = Counter(result.verdict for result in found)
+    if not count[CheckStatus.TROUBLE] and not count[CheckStatus.WARNING]:
+        return f"all {len(found)} checks are ok"
+    return (
+        f"{counted(count[CheckStatus.TROUBLE], 'trouble')}, "
+        f"{counted(count[CheckStatus.WARNING], 'warning')}, {count[CheckStatus.OK]} ok"
+    )
 
 
 def _print(result: CheckResult) -> None:
     color = color_wanted()
     mark = click.style(f"{result.verdict:<8}", fg=_COLORS[result.verdict], bold=True)
     click.echo(f"{mark} {result.check}: {result.detail}", color=color)
+    if result.why:
+        click.echo(f"{'':<8} why:  {result.why}")
     if result.hint:
         click.echo(f"{'':<8} hint: {with_options(result.hint)}")
 
 
-def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
+def check_addresses(
+    brokers: str | None, http: str | None, *, idle_ms: int = IDLE_MS
+) -> Iterator[CheckResult]:
+    """The cluster at these addresses, or why it cannot be checked."""
+    from moldau.cli.checkup.findings import judge
+    from moldau.cli.checkup.gather import GivenAddresses, find_cluster, gather
+
+    given = GivenAddresses(http=tuple(http.split(",")) if http else (), kafka=brokers or "")
+    try:
+        topology, others, unreachable = find_cluster(given)
+    except MoldauError as error:
+        if not brokers:
+            yield trouble(f"address {http}", str(error), getattr(error, "hint", ""))
+            return
+        # Its HTTP API is not to be had, or it is not Moldau.
+        yield from check_brokers(brokers)
+        detail = f"only the Kafka addresses were checked: {error}"
+        is_http = str(Protocol.HTTP) in str(error)
+        mend = f"moldau doctor --http {brokers if is_http else 'HOST:8080'}"
+        yield warning("cluster", detail, f"pass the HTTP address: {mend}")
+        return
+    yield from judge(
+        gather(topology, idle_ms=idle_ms, other_clusters=others, unreachable=unreachable)
+    )
+
+
+def check_all(config: "ServerConfig", idle_ms: int = IDLE_MS) -> Iterator[CheckResult]:
     """All checks of a broker's configuration, one after another."""
     from moldau.server.config.listeners import listeners_for, listeners_of
     from moldau.server.config.security_schema import ListenerProtocol
@@ -110,10 +214,13 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
     else:
         running = broker_at(kafka.address)
     yield check_port(kafka.setting, kafka.address, running)
-    if running is None:
-        for listener in listeners_of(config):
-            if listener != kafka:
-                yield check_port(listener.setting, listener.address, None)
+    for listener in listeners_of(config):
+        if listener == kafka:
+            continue
+        if running is None:
+            yield check_port(listener.setting, listener.address, None)
+        else:
+            yield from check_shared_port(listener.setting, listener.address, kafka.address)
     yield from check_data_dir(config.data_dir, running is not None)
     yield check_disk(config.data_dir, config.log.disk_reserve_bytes)
     yield check_advertised(kafka.advertised or kafka.address, running is not None)
@@ -127,7 +234,7 @@ def check_all(config: "ServerConfig") -> Iterator[CheckResult]:
             for address in (listener.address, listener.advertised or listener.address)
         ]
         use_local_tokens(dict.fromkeys(addresses, Path(config.data_dir)))
-        yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address)
+        yield from check_cluster(listeners_for(config, ListenerProtocol.HTTP)[0].address, idle_ms)
 
 
 def check_listeners(config: "ServerConfig") -> Iterator[CheckResult]:
@@ -135,7 +242,7 @@ def check_listeners(config: "ServerConfig") -> Iterator[CheckResult]:
     from moldau.server.config.listener_rules import doubts
 
     for danger in doubts(config):
-        yield _warning("security", danger)
+        yield warning("security", danger)
 
 
 def check_versions() -> Iterator[CheckResult]:
@@ -144,7 +251,7 @@ def check_versions() -> Iterator[CheckResult]:
 
     import confluent_kafka
 
-    yield _ok(
+    yield ok(
         "versions",
         f"moldau {__version__}, Python {platform.python_version()} on {platform.system()} "
         f"{platform.machine()}, librdkafka {confluent_kafka.libversion()[0]}",
@@ -155,10 +262,10 @@ def check_versions() -> Iterator[CheckResult]:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    yield _ok("libraries", ", ".join(found))
+    yield ok("libraries", ", ".join(found))
     if missing:
         detail = f"not installed: {', '.join(missing)}"
-        yield _warning("libraries", detail, "install them: pip install moldau")
+        yield warning("libraries", detail, "install them: pip install moldau")
 
 
 def check_brokers(brokers: str) -> Iterator[CheckResult]:
@@ -168,16 +275,16 @@ def check_brokers(brokers: str) -> Iterator[CheckResult]:
     try:
         cluster, nodes = open_admin(brokers, tuple(current_properties().items())).nodes()
     except ClientError as error:
-        yield _trouble(f"brokers {brokers}", str(error), error.hint)
+        yield trouble(f"brokers {brokers}", str(error), error.hint)
         return
     ids = ", ".join(str(node.id) for node in nodes)
-    yield _ok(f"brokers {brokers}", f"cluster {cluster}, brokers {ids}")
+    yield ok(f"brokers {brokers}", f"cluster {cluster}, brokers {ids}")
     for node in nodes:
         name = f"broker {node.id} at {node.host}:{node.port}"
         if reason := _connect_error(node.host, node.port):
-            yield _trouble(name, f"cannot be reached ({reason})", _ADVERTISED_HINT)
+            yield trouble(name, f"cannot be reached ({reason})", _ADVERTISED_HINT)
         else:
-            yield _ok(name, "reachable")
+            yield ok(name, "reachable")
 
 
 def broker_at(address: "Endpoint") -> str | None:
@@ -205,7 +312,7 @@ def check_port(key: str, address: "Endpoint", running: str | None) -> CheckResul
     """Can a broker bind this address now?"""
     name = f"port {address}"
     if running is not None:
-        return _warning(
+        return warning(
             name,
             f"a broker is already running ({running})",
             "start a second one: moldau dev --port 0 --data-dir ./.moldau-2",
@@ -214,19 +321,44 @@ def check_port(key: str, address: "Endpoint", running: str | None) -> CheckResul
         family, kind, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         detail = f"{address.host} is not an address of this machine ({error.strerror})"
-        return _trouble(name, detail, f"set {key}")
+        return trouble(name, detail, f"set {key}")
     with socket.socket(family, kind) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(target)
         except OSError as error:
-            return _trouble(
-                name,
-                f"cannot bind {key} ({(error.strerror or str(error)).lower()})",
-                f"find the program: lsof -i :{address.port} · use another port: "
-                f"--set {key}=HOST:PORT, or moldau dev --port 9192",
+            program = program_at(address)
+            who = f"; {program}" if program else ""
+            find = (
+                f"stop it: kill {program.pid}"
+                if program
+                else (f"find the program, as root: lsof -i :{address.port}")
             )
-    return _ok(name, f"free ({key})")
+            return trouble(
+                name,
+                f"cannot bind {key} ({(error.strerror or str(error)).lower()}{who})",
+                f"{find} · use another port: --set {key}=HOST:PORT, or moldau dev --port 9192",
+            )
+    return ok(name, f"free ({key})")
+
+
+def check_shared_port(key: str, address: "Endpoint", kafka: "Endpoint") -> Iterator[CheckResult]:
+    """While a broker runs here: does another program listen at one of its addresses?
+
+    Nothing, where the system does not say who listens.
+    """
+    broker, program = program_at(kafka), program_at(address)
+    if broker is None or program is None:
+        return
+    name = f"port {address}"
+    if program.pid == broker.pid:
+        yield ok(name, f"used by the running broker ({key})")
+    else:
+        yield trouble(
+            name,
+            f"{key} is taken by another program ({program})",
+            f"stop it: kill {program.pid} · use another port: --set {key}=HOST:PORT",
+        )
 
 
 def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
@@ -236,21 +368,21 @@ def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
     if not os.path.exists(data_dir):
         parent = _existing_parent(data_dir)
         if not os.path.isdir(parent):
-            yield _trouble(name, f"cannot be created: {parent} is not a directory", other)
+            yield trouble(name, f"cannot be created: {parent} is not a directory", other)
         elif not os.access(parent, os.W_OK | os.X_OK):
-            yield _trouble(name, f"cannot be created: {parent} is not writable", other)
+            yield trouble(name, f"cannot be created: {parent} is not writable", other)
         else:
-            yield _ok(name, "will be created")
+            yield ok(name, "will be created")
         return
     if not os.path.isdir(data_dir):
-        yield _trouble(name, "is a file, not a directory", other)
+        yield trouble(name, "is a file, not a directory", other)
         return
     try:
         with tempfile.TemporaryFile(dir=data_dir) as stream:
             stream.write(b"moldau")
             stream.flush()
     except OSError as error:
-        yield _trouble(
+        yield trouble(
             name,
             f"is not writable ({(error.strerror or str(error)).lower()})",
             f"change its permissions · {other}",
@@ -259,15 +391,15 @@ def check_data_dir(data_dir: str, running: bool) -> Iterator[CheckResult]:
     if pid := lock_holder(data_dir):
         detail = f"in use by process {pid}"
         yield (
-            _warning(name, detail)
+            warning(name, detail)
             if running
-            else _trouble(name, detail, f"stop that broker · {other}")
+            else trouble(name, detail, f"stop that broker · {other}")
         )
         return
     if os.stat(data_dir).st_mode & 0o077:
-        yield _warning(name, "other users can read it", f"chmod 700 {data_dir}")
+        yield warning(name, "other users can read it", f"chmod 700 {data_dir}")
         return
-    yield _ok(name, "writable, not in use")
+    yield ok(name, "writable, not in use")
 
 
 def lock_holder(data_dir: str) -> str:
@@ -302,19 +434,19 @@ def check_disk(data_dir: str, reserve_bytes: int) -> CheckResult:
     detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
     inodes = os.statvfs(path)
     if usage.free <= reserve_bytes:
-        return _trouble(
+        return trouble(
             "disk",
             f"{detail}, less than the reserve of {format_bytes(reserve_bytes)}: the broker rejects "
             "writes",
             "free disk space, shorten log.retention_ms, or lower log.disk_reserve_bytes",
         )
     if inodes.f_files and inodes.f_favail < 1000:
-        return _trouble(
+        return trouble(
             "disk", f"only {inodes.f_favail} inodes free", "delete files: every file needs an inode"
         )
     if usage.free < 4 * reserve_bytes:
-        return _warning("disk", f"{detail}: nearly full")
-    return _ok("disk", detail)
+        return warning("disk", f"{detail}: nearly full")
+    return ok("disk", detail)
 
 
 def check_advertised(advertised: "Endpoint", running: bool) -> CheckResult:
@@ -323,14 +455,14 @@ def check_advertised(advertised: "Endpoint", running: bool) -> CheckResult:
     try:
         found = socket.getaddrinfo(*advertised, type=socket.SOCK_STREAM)
     except socket.gaierror:
-        return _trouble(name, f"unknown host {advertised.host}", _ADVERTISED_HINT)
+        return trouble(name, f"unknown host {advertised.host}", _ADVERTISED_HINT)
     resolved = ", ".join(sorted({str(entry[4][0]) for entry in found}))
     if not running:
-        return _ok(name, f"resolves to {resolved}")
+        return ok(name, f"resolves to {resolved}")
     if reason := _connect_error(*advertised):
         detail = f"resolves to {resolved}, but cannot be reached ({reason})"
-        return _trouble(name, detail, _ADVERTISED_HINT)
-    return _ok(name, f"reachable ({resolved})")
+        return trouble(name, detail, _ADVERTISED_HINT)
+    return ok(name, f"reachable ({resolved})")
 
 
 def _connect_error(host: str, port: int) -> str:
@@ -343,51 +475,39 @@ def _connect_error(host: str, port: int) -> str:
     return ""
 
 
-def check_cluster(http: "Endpoint") -> Iterator[CheckResult]:
-    """Is the cluster of the running broker healthy, and has every topic several replicas?"""
-    from moldau.cli.cluster.health import broker_problems
-    from moldau.cli.cluster.problems import problems
-    from moldau.cli.cluster.topology import connect, headline, single_copies
-    from moldau.client.errors import (
-        ClientError,
-        RejectedError,
-        TimedOutError,
-        UnreachableError,
-    )
+def check_cluster(http: "Endpoint", idle_ms: int = IDLE_MS) -> Iterator[CheckResult]:
+    """The cluster of the broker that runs here."""
+    from moldau.cli.checkup.findings import judge
+    from moldau.cli.checkup.gather import GivenAddresses, find_cluster, gather
+    from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
 
     try:
-        _, topology = connect(str(_reachable(http)))
+        topology, _, _ = find_cluster(GivenAddresses(http=(str(_reachable(http)),)))
     except RejectedError as error:
-        yield _warning("cluster", f"the broker refuses this user ({error})", error.hint)
+        yield warning("cluster", f"the broker refuses this user ({error})", error.hint)
         return
-    except ClientError as error:
+    except MoldauError as error:
         detail = f"the broker does not respond over HTTP ({error})"
         has_no_response = isinstance(error, UnreachableError | TimedOutError)
         hint = "was it started with another http.addr?" if has_no_response else error.hint
-        yield _warning("cluster", detail, hint)
+        yield warning("cluster", detail, hint)
         return
-    if found := problems(topology) + broker_problems(topology):
-        yield _trouble("cluster", "; ".join(map(str, found)), "details: moldau broker status")
-    else:
-        yield _ok("cluster", headline(topology))
-    if single := single_copies(topology):
-        detail = f"{single.text}: a disk failure loses its messages"
-        yield _warning("copies", detail, f"add replicas, topic by topic: {single.command}")
+    yield from judge(gather(topology, idle_ms=idle_ms))
 
 
 def check_open_files(connections_max: int) -> CheckResult:
     """Does the limit of open files allow the configured connections?"""
     if sys.platform == "win32":
-        return _ok("open files", "not limited here")
+        return ok("open files", "not limited here")
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections_max + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
-        return _warning(
+        return warning(
             "open files",
             f"the limit of {soft} is too low for kafka.connections_max = {connections_max}",
             f"raise it: ulimit -n {needed} · or lower kafka.connections_max",
         )
     shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return _ok("open files", f"limit {shown} (hard {hard})")
+    return ok("open files", f"limit {shown} (hard {hard})")

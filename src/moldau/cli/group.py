@@ -18,7 +18,6 @@ from moldau.cli.options import (
     yes_option,
 )
 from moldau.cli.output import (
-    NO_LEADER_HINT,
     confirm,
     counted,
     emit_document,
@@ -27,7 +26,7 @@ from moldau.cli.output import (
     existing_names,
     say,
 )
-from moldau.cli.start_position import Position, PositionParam
+from moldau.cli.start_position import Position, PositionParam, resolve_offsets
 
 if TYPE_CHECKING:
     from moldau.client.kafka.admin import Admin, GroupDetail
@@ -212,7 +211,7 @@ def seek(
             )
         committed = {(one.topic, one.partition): one.committed_offset for one in detail.lags}
     parts = _parts(admin, committed, topics, partitions)
-    wanted = _resolve(admin, position, parts)
+    wanted = resolve_offsets(admin, position, parts)
     rows = [
         {
             "topic": topic,
@@ -257,22 +256,6 @@ def _parts(
             code=ExitCode.NOT_FOUND,
         )
     return chosen
-
-
-def _resolve(admin: "Admin", position: Position, parts: Sequence[Part]) -> dict[Part, int]:
-    """The new offsets, clamped to each partition's range."""
-    ranges = admin.offset_range(parts)
-    if missing := [f"{topic}-{number}" for topic, number in parts if (topic, number) not in ranges]:
-        raise CommandError(
-            f"no leader for {', '.join(missing)}; nothing was changed",
-            hint=NO_LEADER_HINT,
-            code=ExitCode.UNREACHABLE,
-        )
-    if position.time_ms is not None:
-        found = admin.offsets_at(parts, position.time_ms)
-        # No message at or after that time: use the end.
-        return {part: at if at >= 0 else ranges[part][1] for part, at in found.items()}
-    return {part: position.within(*ranges[part]) for part in parts}
 
 
 @group.command(

@@ -58,14 +58,18 @@ _TARGETS = click.argument(
 @click.group(
     "partition",
     cls=LazyGroup,
+    lazy={
+        "plan": ("partition_plan:plan", "Plan moves that balance a cluster."),
+        "apply": ("partition_apply:apply", "Carry out a plan."),
+    },
     examples=(
+        "moldau partition plan --file plan.json && moldau partition apply plan.json",
         "moldau partition move orders --to 1,2,4",
-        "moldau partition list-moves",
         "moldau partition elect-leaders",
     ),
 )
 def partition() -> None:
-    """Move partitions to other brokers; elect preferred leaders."""
+    """Balance a cluster; move partitions to other brokers; elect preferred leaders."""
 
 
 def _admin(brokers: str) -> "PartitionAdmin":

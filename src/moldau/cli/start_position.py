@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import ParamType
-from moldau.cli.output import say
+from moldau.cli.output import NO_LEADER_HINT, say
 from moldau.client.timestamps import parse_timestamp_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from confluent_kafka import Consumer, TopicPartition
+
+    from moldau.client.kafka.admin import Admin
 
 _RESOLVE_SECONDS_MAX = 5.0
 # librdkafka's special offsets; _TAIL_BASE - N means N before the end.
@@ -119,3 +124,21 @@ def parse_position(text: str) -> Position | None:
         return None
     timestamp = parse_timestamp_ms(text[1:], now_ms=time.time_ns() // 1_000_000)
     return None if timestamp is None else Position(time_ms=timestamp)
+
+
+def resolve_offsets(
+    admin: "Admin", position: Position, parts: "Sequence[tuple[str, int]]"
+) -> dict[tuple[str, int], int]:
+    """The offset of a position in each partition, within its range. Raises CommandError."""
+    ranges = admin.offset_range(parts)
+    if missing := [f"{topic}-{number}" for topic, number in parts if (topic, number) not in ranges]:
+        raise CommandError(
+            f"no leader for {', '.join(missing)}; nothing was changed",
+            hint=NO_LEADER_HINT,
+            code=ExitCode.UNREACHABLE,
+        )
+    if position.time_ms is not None:
+        found = admin.offsets_at(parts, position.time_ms)
+        # No message at or after that time: use the end.
+        return {part: at if at >= 0 else ranges[part][1] for part, at in found.items()}
+    return {part: position.within(*ranges[part]) for part in parts}

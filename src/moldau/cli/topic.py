@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @click.group(
     "topic",
     cls=LazyGroup,
+    lazy={"trim": ("topic_trim:trim", "Delete the oldest messages of a topic.")},
     examples=(
         "moldau topic create orders --partitions 6",
         "moldau topic describe orders",
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     ),
 )
 def topic() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter, trim and delete topics."""
 
 
 @topic.command(

@@ -23,6 +23,7 @@ from moldau.client.errors import (
 )
 from moldau.client.protocols import Protocol, mismatch, protocol_at
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
+from moldau.model.broker_report import BrokerReport
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -55,6 +56,7 @@ HTTP_HINT: Final = (
 )
 
 TOPOLOGY_PATH: Final = "/api/v1/topology"
+REPORT_PATH: Final = "/api/v1/report"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 METRICS_PATH: Final = "/metrics"
@@ -135,6 +137,11 @@ class ClusterClient:
     def metrics(self) -> str:
         """The metrics of the first broker that responds, in the text format of Prometheus."""
         return self._send("GET", METRICS_PATH, None, _decode_text)
+
+    def report(self, idle_ms: int | None = None) -> BrokerReport:
+        """What only the first broker that responds knows of itself, and of its idle groups."""
+        path = REPORT_PATH + ("" if idle_ms is None else f"?idle_ms={idle_ms}")
+        return self._request("GET", path, None, BrokerReport)
 
     # ---- changes
 

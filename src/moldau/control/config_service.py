@@ -23,6 +23,7 @@ from moldau.metadata.topic_configs import (
 )
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.topology import HTTP_ADDRESS_SETTING, STATE_SETTING
 
 
 class ResourceKind(IntEnum):
@@ -94,6 +95,10 @@ class ConfigService:
                 )
         if broker != CLUSTER_DEFAULT:
             entries += [_fixed_entry(name, value) for name, value in self._fixed.items()]
+            registered = self._metadata.image.brokers[broker]
+            entries.append(_fixed_entry(STATE_SETTING, registered.state.name.lower()))
+            if registered.http is not None:
+                entries.append(_fixed_entry(HTTP_ADDRESS_SETTING, str(registered.http)))
         return entries
 
     async def alter(

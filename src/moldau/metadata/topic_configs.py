@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from moldau.metadata.broker_config_table import RUNTIME_CONFIGS
 from moldau.metadata.config_types import (
     LONG_MAX,
     ConfigDefinition,
@@ -258,8 +259,20 @@ def _default(name: str) -> ConfigValue:
 
 
 BROKER_CONFIGS: Final[Mapping[str, tuple[ConfigDefinition, Synonym]]] = {
-    synonym.name: (definition, synonym)
-    for definition in TOPIC_CONFIGS.values()
-    for synonym in definition.synonyms
+    **{
+        synonym.name: (definition, synonym)
+        for definition in TOPIC_CONFIGS.values()
+        for synonym in definition.synonyms
+    },
+    **{name: (definition, Synonym(name=name)) for name, definition in RUNTIME_CONFIGS.items()},
 }
-"""Dynamic broker settings, with the topic setting whose default they set."""
+"""Dynamic broker settings, with the topic setting whose default they set, or their own."""
+
+
+def runtime_value(name: str, layers: tuple[Layer, ...]) -> ConfigValue:
+    """One of RUNTIME_CONFIGS as it is in force."""
+    definition = RUNTIME_CONFIGS[name]
+    for _, settings in layers:
+        if name in settings:
+            return definition.parse(settings[name])
+    return definition.parse(definition.default)

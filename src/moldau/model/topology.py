@@ -12,6 +12,12 @@ FEATURE_LEVEL_MAX: Final = 3
 """The newest feature level that this version supports: 0 a single broker, 1 a cluster, 2 queue
 groups, 3 users and ACLs."""
 
+HTTP_ADDRESS_SETTING: Final = "moldau.http.address"
+"""The read-only setting by which clients of Kafka's protocol find the HTTP API of a broker."""
+
+STATE_SETTING: Final = "moldau.broker.state"
+"""The read-only setting with the state of a broker: active or draining."""
+
 NO_BROKER: Final = -1
 """The id of leader or controller while there is none."""
 

@@ -13,14 +13,14 @@ class AddressLimits:
         self, at_once_max: int, rates: AddressRates | None = None, *, what: str = "connections"
     ) -> None:
         self._what = what
-        self._at_once_max = at_once_max
+        self.at_once_max = at_once_max
         self._rates = rates
         self._open: Counter[str] = Counter()
 
     def refusal(self, host: str) -> str:
         """Why one more connection is refused; empty if it may come, and it counts for the rate."""
-        if self._open[network_of(host)] >= self._at_once_max:
-            return f"limit of {self._at_once_max} {self._what} per address reached"
+        if self._open[network_of(host)] >= self.at_once_max:
+            return f"limit of {self.at_once_max} {self._what} per address reached"
         if self._rates is not None and not self._rates.allows(host):
             return f"limit of {self._rates.per_second_max:g} {self._what} per second reached"
         return ""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram
@@ -108,6 +109,15 @@ class Listener:
     def inflight_bytes(self) -> int:
         """Bytes of requests being received or handled, over all connections."""
         return self._budget.used
+
+    def limit(self, *, connections_max: int, connections_per_address_max: int) -> None:
+        """For new connections; open ones stay."""
+        self._limits = replace(
+            self._limits,
+            connections_max=connections_max,
+            connections_per_address_max=connections_per_address_max,
+        )
+        self._addresses.at_once_max = connections_per_address_max
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""

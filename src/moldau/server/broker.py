@@ -62,7 +62,7 @@ from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
-from moldau.server.derived_config import read_only_configs, topic_defaults
+from moldau.server.derived_config import read_only_configs, runtime_defaults
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
@@ -171,7 +171,7 @@ class BrokerServer:
             storage=self._storage,
             tls=self._certificates.of_protocol(ListenerProtocol.PEERS),
         )
-        defaults = topic_defaults(config)
+        defaults = runtime_defaults(config)
         self._partitions = Partitions(
             open_log=self._storage.open_log,
             drop_log=self._storage.drop_log,
@@ -332,6 +332,8 @@ class BrokerServer:
             return
         self._peers.follow()
         self._sessions.quotas.replace(image.quotas)
+        if self._kafka is not None:
+            self._kafka.follow(image, self._broker_id)
         if self._broker_id in image.removed_brokers:
             self._on_removed()
         self._authentication.on_image(image)
@@ -540,8 +542,7 @@ class BrokerServer:
             await self._cleaner_process.close()
         if self._grpc is not None:
             await self._grpc.stop(_GRACE_SECONDS)
-        kafka = self._kafka
-        if kafka is not None:
+        if (kafka := self._kafka) is not None:
             kafka.stop_accepting()
             if not self._flusher.failed:
                 await self._drain(kafka)

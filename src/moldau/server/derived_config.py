@@ -2,21 +2,18 @@
 
 from moldau.data.maintenance import MaintenanceConfig
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
+from moldau.server.config.keys import KEYS
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
 
 
-def topic_defaults(config: ServerConfig) -> dict[str, str]:
-    """Defaults of topic configs, under Kafka's broker config names."""
+def runtime_defaults(config: ServerConfig) -> dict[str, str]:
+    """Start values of all that can be changed at run time, under Kafka's broker config names."""
     return {
-        "log.retention.ms": str(config.log.retention_ms),
-        "log.retention.bytes": str(config.log.retention_bytes),
-        "log.segment.bytes": str(config.log.segment_bytes),
-        "log.roll.ms": str(config.log.segment_ms),
-        "message.max.bytes": str(config.topic.message_bytes_max),
-        "min.insync.replicas": str(config.topic.min_insync_replicas),
-        "moldau.flush": str(config.log.flush),
+        key.setting.runtime: str(getattr(getattr(config, key.section), key.field))
+        for key in KEYS.values()
+        if key.setting.runtime
     }
 
 
@@ -53,8 +50,6 @@ def read_only_configs(config: ServerConfig) -> dict[str, str]:
         "transaction.max.timeout.ms": str(config.transaction.timeout_ms_max),
         "transactional.id.expiration.ms": str(config.transaction.id_expiry_ms),
         "transaction.state.log.num.partitions": str(config.transaction.state_partitions),
-        "max.connections": str(kafka.connections_max),
-        "max.connections.per.ip": str(kafka.connections_per_address_max),
         "connections.max.idle.ms": str(kafka.idle_ms_max),
         "socket.request.max.bytes": str(kafka.request_bytes_max),
     }

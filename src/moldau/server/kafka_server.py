@@ -9,8 +9,12 @@ from moldau.api.session import ListenerAccess, Sessions
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.served_apis import APIS
 from moldau.edge.kafka.turn_order import LargeRequests
+from moldau.metadata.broker_config_table import CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX
+from moldau.metadata.image import Image
+from moldau.metadata.topic_configs import broker_layers, runtime_value
 from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram, total
+from moldau.model.ids import BrokerId
 from moldau.net.budget import ByteBudget
 from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
 from moldau.net.listener import Listener, ListenerLimits
@@ -19,6 +23,7 @@ from moldau.server.certificates import Certificates
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import KafkaConfig, ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+from moldau.server.derived_config import runtime_defaults
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.ports import ReservedPort
 
@@ -59,6 +64,9 @@ class KafkaServer:
         self._budget = ByteBudget(kafka.inflight_bytes_max)
         limits = _connection_limits(kafka)
         large = LargeRequests()
+        self.connections_max = kafka.connections_max
+        self._static = runtime_defaults(config)
+        self._followed: object = None
         self._dispatchers: list[Dispatcher] = []
         self._listeners: list[Listener] = []
         for listener in listeners_for(config, ListenerProtocol.KAFKA):
@@ -108,6 +116,23 @@ class KafkaServer:
     async def stop_handlers(self) -> None:
         for dispatcher in self._dispatchers:
             await dispatcher.stop()
+
+    def follow(self, image: Image, me: BrokerId) -> None:
+        """Apply limits that were changed at run time."""
+        if image.broker_configs is self._followed:
+            return
+        self._followed = image.broker_configs
+        layers = broker_layers(image, me, self._static)
+        most, per_address = (
+            int(str(runtime_value(name, layers)))
+            for name in (CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
+        )
+        self.connections_max = most
+        for listener in self._listeners:
+            listener.limit(
+                connections_max=connections_allowed(most, raise_limit()),
+                connections_per_address_max=per_address,
+            )
 
     # ---- numbers
 

@@ -73,6 +73,7 @@ def _failure(key: str, address: Endpoint, error: OSError) -> ConfigError:
     failure = ConfigError(f"cannot listen on {address} ({key}): {error.strerror or error}")
     if error.errno == errno.EADDRINUSE:
         failure.hint = (
-            f"what uses it? moldau doctor · use another port: --set {key}={address.host}:PORT"
+            f"what uses it? moldau doctor --set {key}={address} · use another port: "
+            f"--set {key}={address.host}:PORT"
         )
     return failure

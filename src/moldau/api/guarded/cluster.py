@@ -211,3 +211,8 @@ class GuardedCluster:
         if not self._guard.access.public_metrics:
             self._guard.check("cluster.metrics", _CLUSTER)
         return MetricsView(self._broker)
+
+    def report(self) -> MetricsView:
+        """What the report of this broker is made of. It is never for every client."""
+        self._guard.check("cluster.report", _CLUSTER)
+        return MetricsView(self._broker)

@@ -115,6 +115,7 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
     package="moldau.cli.cluster",
     lazy={
         "token": ("token:token", "Create, list and delete tokens that brokers join with."),
+        "config": ("config:config", "Read and change settings of running brokers."),
         "secret": (
             "secret:secret",
             "What the brokers of a cluster prove to each other.",

@@ -26,7 +26,7 @@ def broker_problems(topology: "Topology", *, only: int | None = None) -> list[Pr
     """Problems that live brokers (or `only` one) report, and brokers that do not respond."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     # Here, since click's context is that of one thread.
-    logins = {b.id: _Logins.of(b) for b in alive}
+    logins = {b.id: BrokerLogins.of(b) for b in alive}
     with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
         found = threads.map(
             lambda broker: list(_problems_of(broker, topology.cluster_id, logins[broker.id])),
@@ -35,7 +35,7 @@ def broker_problems(topology: "Topology", *, only: int | None = None) -> list[Pr
         return [line for lines in found for line in lines]
 
 
-class _Logins(NamedTuple):
+class BrokerLogins(NamedTuple):
     """How to connect to one broker."""
 
     http: "Security"
@@ -44,7 +44,7 @@ class _Logins(NamedTuple):
     """With the token of its data directory, if that is on this machine."""
 
     @classmethod
-    def of(cls, broker: "TopologyBroker") -> "_Logins":
+    def of(cls, broker: "TopologyBroker") -> "BrokerLogins":
         return cls(
             http=security_at(str(broker.http)),
             kafka=current_security(),
@@ -52,16 +52,28 @@ class _Logins(NamedTuple):
         )
 
 
-def _problems_of(broker: "TopologyBroker", cluster_id: str, logins: _Logins) -> Iterable[Problem]:
+def _problems_of(
+    broker: "TopologyBroker", cluster_id: str, logins: BrokerLogins
+) -> Iterable[Problem]:
     if broker.http is not None:
         yield from _not_ready(broker, broker.http, logins.http)
-    kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka)
-    if kafka and logins.kafka_local != logins.kafka:
-        # Not the first try: a listener without SASL rejects every login.
-        kafka = _wrong_address(broker.kafka, cluster_id, logins.kafka_local)
-    if kafka:
+    if kafka := kafka_fault(broker, cluster_id, logins):
         remedy = f"check it: moldau doctor -b {broker.kafka} · else mend kafka.advertised there"
         yield Problem(f"broker {broker.id}: {kafka}", remedy)
+
+
+def kafka_fault(
+    broker: "TopologyBroker",
+    cluster_id: str,
+    logins: BrokerLogins,
+    seconds_max: float = _SECONDS_MAX,
+) -> str:
+    """What is wrong with the Kafka address that a broker advertises; empty if nothing is."""
+    found = _wrong_address(broker.kafka, cluster_id, logins.kafka, seconds_max)
+    if found and logins.kafka_local != logins.kafka:
+        # Not the first try: a listener without SASL rejects every login.
+        found = _wrong_address(broker.kafka, cluster_id, logins.kafka_local, seconds_max)
+    return found
 
 
 def _not_ready(
@@ -83,13 +95,14 @@ def _not_ready(
     ]
 
 
-def _wrong_address(kafka: "Endpoint", cluster_id: str, security: "Security") -> str:
-    """What is wrong with the advertised Kafka address; empty if nothing is."""
+def _wrong_address(
+    kafka: "Endpoint", cluster_id: str, security: "Security", seconds_max: float
+) -> str:
     from moldau.client.wire.client import KafkaClient
 
     address = f"{kafka.host}:{kafka.port}"
     try:
-        with KafkaClient(address, timeout=_SECONDS_MAX, security=security) as client:
+        with KafkaClient(address, timeout=seconds_max, security=security) as client:
             found = client.cluster_id()
     except (MoldauError, OSError) as error:
         is_lost = isinstance(error, UnreachableError | TimedOutError | OSError)

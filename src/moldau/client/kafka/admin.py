@@ -338,6 +338,16 @@ class Admin:
             if part.error is not None:
                 raise translate(KafkaException(part.error), brokers=self.brokers, doing=doing)
 
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Delete the messages before these offsets; the new start of each partition."""
+        parts = [TopicPartition(topic, part, offset) for (topic, part), offset in before.items()]
+        futures = self._client.delete_records(parts, request_timeout=REQUEST_SECONDS_MAX)
+        found = {}
+        for part, future in futures.items():
+            result = self._wait(future, f"delete messages of {part.topic}-{part.partition}")
+            found[part.topic, part.partition] = int(result.low_watermark)
+        return found
+
     def _lags(
         self, committed: Mapping[tuple[str, int], int], members: Sequence[MemberInfo]
     ) -> list[GroupLag]:

@@ -68,6 +68,7 @@ class AsyncAdmin:
     offset_range = _in_thread(Admin.offset_range)
     offsets_at = _in_thread(Admin.offsets_at)
     commit_group = _in_thread(Admin.commit_group)
+    delete_records = _in_thread(Admin.delete_records)
 
     async def close(self) -> None:
         """Close the connection."""

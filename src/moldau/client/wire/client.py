@@ -326,6 +326,10 @@ class KafkaClient:
         """Send a request to the controller, or to any broker, which forwards it."""
         return self._controller().request(request, response_type)
 
+    def broker(self, node_id: int) -> KafkaConnection | None:
+        """The connection to a broker of the last metadata; None if there is no such broker."""
+        return self._node(node_id)
+
     # -- routing and retries
 
     def _node(self, node_id: int) -> KafkaConnection | None:

@@ -6,14 +6,24 @@ librdkafka's Python client does not have them, so they go over our own connectio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from moldau.client.errors import NotFoundError, code_name
+from moldau.client.errors import NotFoundError, TimedOutError, UnreachableError, code_name
 from moldau.client.wire.client import ADMIN_SECONDS_MAX, WireAdmin, check_code
 from moldau.model.errors import ErrorCode
+from moldau.model.topology import STATE_SETTING
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from moldau.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from moldau.wire.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
 )
 from moldau.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -27,6 +37,7 @@ from moldau.wire.messages.list_partition_reassignments import (
 )
 from moldau.wire.schema import Request
 
+_BROKER_RESOURCE = 4
 _TIMEOUT_MS = int(ADMIN_SECONDS_MAX * 1000)
 
 _MESSAGES: dict[int, str] = {
@@ -79,10 +90,85 @@ class PartitionRefusal(NamedTuple):
         return f"{self.topic}:{self.partition}: {self.message}"
 
 
+class ClusterBroker(NamedTuple):
+    """A broker with its disk; sizes of its replicas by partition. Without response: no sizes."""
+
+    id: int
+    rack: str | None
+    is_draining: bool = False
+    sizes: "Mapping[Part, int] | None" = None
+    total_bytes: int = -1
+    free_bytes: int = -1
+
+
+class ClusterPlaces(NamedTuple):
+    """All replicas of a cluster."""
+
+    cluster_id: str
+    brokers: list[ClusterBroker]
+    partitions: list[PartitionReplicas]
+    topic_ids: Mapping[str, bytes]
+
+
 class PartitionAdmin(WireAdmin):
     """Reassignments and elections in a cluster."""
 
     # ---- queries
+
+    def cluster(self) -> ClusterPlaces:
+        """Every replica of every topic, with its size."""
+        response = self._retry(self._client.metadata)
+        return ClusterPlaces(
+            cluster_id=response.cluster_id or "",
+            brokers=[self._broker(one.node_id, one.rack) for one in response.brokers],
+            partitions=sorted(
+                PartitionReplicas(
+                    topic=topic.name or "",
+                    partition=part.partition_index,
+                    leader=part.leader_id,
+                    replicas=tuple(part.replica_nodes),
+                    in_sync=tuple(part.isr_nodes),
+                )
+                for topic in response.topics
+                if not topic.error_code
+                for part in topic.partitions
+            ),
+            topic_ids={topic.name or "": topic.topic_id for topic in response.topics},
+        )
+
+    def _broker(self, number: int, rack: str | None) -> ClusterBroker:
+        resource = DescribeConfigsResource(
+            resource_type=_BROKER_RESOURCE,
+            resource_name=str(number),
+            configuration_keys=[STATE_SETTING],
+        )
+        try:
+            connection = self._client.broker(number)
+            if connection is None:
+                return ClusterBroker(number, rack)
+            dirs = connection.request(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+            check_code(dirs.error_code, f"read the sizes of broker {number}")
+            settings = connection.request(
+                DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
+            )
+        except (UnreachableError, TimedOutError):
+            return ClusterBroker(number, rack)
+        found = dirs.results
+        return ClusterBroker(
+            number,
+            rack,
+            is_draining=any(
+                one.value == "draining" for each in settings.results for one in each.configs
+            ),
+            sizes={
+                (topic.name, part.partition_index): part.partition_size
+                for each in found
+                for topic in each.topics
+                for part in topic.partitions
+            },
+            total_bytes=max((one.total_bytes for one in found), default=-1),
+            free_bytes=max((one.usable_bytes for one in found), default=-1),
+        )
 
     def brokers(self) -> list[int]:
         """The broker ids."""

@@ -19,6 +19,7 @@ from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
+from moldau.edge.http.report import IDLE_MS, IDLE_MS_MAX
 from moldau.edge.http.resources import (
     BrokerList,
     BrokerShown,
@@ -32,6 +33,7 @@ from moldau.edge.http.resources import (
 from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
 from moldau.edge.http.topics import TopicWanted
 from moldau.edge.http.visits import LOGIN_PATH
+from moldau.model.broker_report import BrokerReport
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -118,6 +120,12 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {200: Topology},
         {"topic": {"type": "array", "items": _TEXT}},
         refusals=(404,),
+    ),
+    ("GET", "/api/v1/report"): Operation(
+        "report",
+        "What only this broker knows: version, clock, disk, files, certificates, idle groups",
+        {200: BrokerReport},
+        {"idle_ms": _number(0, IDLE_MS_MAX, default=IDLE_MS)},
     ),
     ("GET", "/api/v1/topics"): Operation(
         "listTopics",

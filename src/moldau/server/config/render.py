@@ -159,8 +159,15 @@ def _table(section: str) -> str:
     for key in KEYS.values():
         if key.section == section:
             default = "unset" if key.default is None else f"`{format_value(key, key.default)}`"
-            rows.append(f"| `{key.name}` | {default} | {key.setting.doc}{_bounds(key)} |\n")
+            rows.append(
+                f"| `{key.name}` | {default} | {key.setting.doc}{_bounds(key)}{_runtime(key)} |\n"
+            )
     return "".join(rows)
+
+
+def _runtime(key: Key) -> str:
+    name = key.setting.runtime
+    return f" At run time: `moldau cluster config set {name}=…`." if name else ""
 
 
 def _bounds(key: Key) -> str:

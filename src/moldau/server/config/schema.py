@@ -101,9 +101,16 @@ class KafkaConfig(Struct, frozen=True, kw_only=True):
             unlimited=True,
         ),
     ] = None
-    connections_max: Annotated[int, Setting("Maximum number of client connections.", min=1)] = 4096
+    connections_max: Annotated[
+        int, Setting("Maximum number of client connections.", min=1, runtime="max.connections")
+    ] = 4096
     connections_per_address_max: Annotated[
-        int, Setting("Maximum number of connections from one client address.", min=1)
+        int,
+        Setting(
+            "Maximum number of connections from one client address.",
+            min=1,
+            runtime="max.connections.per.ip",
+        ),
     ] = 2048
     request_bytes_max: Annotated[
         int,
@@ -224,7 +231,8 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
         Setting(
             "When appended records are flushed to disk: before the acknowledgement (always), every "
             "log.flush_interval_ms (interval), or when the operating system decides (never). Only "
-            "always keeps every acknowledged record through a power failure."
+            "always keeps every acknowledged record through a power failure.",
+            runtime="log.flush",
         ),
     ] = FlushPolicy.ALWAYS
     flush_interval_ms: Annotated[
@@ -246,6 +254,7 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
             Unit.BYTES,
             min=KIB,
             max=2**31 - 1,
+            runtime="log.segment.bytes",
         ),
     ] = GIB
     segment_ms: Annotated[
@@ -254,11 +263,18 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
             "A log segment is rolled when it reaches this age.",
             Unit.MILLISECONDS,
             min=1,
+            runtime="log.roll.ms",
         ),
     ] = 7 * DAY_MS
     retention_ms: Annotated[
         int,
-        Setting("Records older than this are deleted.", Unit.MILLISECONDS, min=0, unlimited=True),
+        Setting(
+            "Records older than this are deleted.",
+            Unit.MILLISECONDS,
+            min=0,
+            unlimited=True,
+            runtime="log.retention.ms",
+        ),
     ] = 7 * DAY_MS
     retention_bytes: Annotated[
         int,
@@ -267,6 +283,7 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
             Unit.BYTES,
             min=0,
             unlimited=True,
+            runtime="log.retention.bytes",
         ),
     ] = UNLIMITED
     retention_check_ms: Annotated[
@@ -333,10 +350,22 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     min_insync_replicas: Annotated[
-        int, Setting("Replicas that must store a record before acks=all is acknowledged.", min=1)
+        int,
+        Setting(
+            "Replicas that must store a record before acks=all is acknowledged.",
+            min=1,
+            runtime="min.insync.replicas",
+        ),
     ] = 1
     message_bytes_max: Annotated[
-        int, Setting("Largest record batch.", Unit.BYTES, min=0, max=2**31 - 1)
+        int,
+        Setting(
+            "Largest record batch.",
+            Unit.BYTES,
+            min=0,
+            max=2**31 - 1,
+            runtime="message.max.bytes",
+        ),
     ] = limits.MESSAGE_BYTES_MAX
 
 

@@ -23,3 +23,5 @@ class Setting(Struct, frozen=True):
     max: int | None = None
     unlimited: bool = False
     """-1 is allowed and means: no limit."""
+    runtime: str = ""
+    """The name under which it can be changed while the broker runs; empty: only by a restart."""

@@ -24,6 +24,20 @@ def process_families() -> Iterator[MetricFamily]:
         yield family("process_max_fds", soft)
 
 
+def open_files() -> tuple[int, int]:
+    """Open file descriptors and their limit; -1 for what the system does not say or limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = -1 if soft == resource.RLIM_INFINITY else soft
+    try:
+        return _open_fds(), most
+    except OSError:
+        return -1, most
+
+
+def _open_fds() -> int:
+    return len(os.listdir("/proc/self/fd")) - 1
+
+
 def _from_proc() -> Iterator[MetricFamily]:
     with open("/proc/self/statm", "rb") as file:
         size, resident = (int(pages) for pages in file.read().split()[:2])
@@ -35,5 +49,5 @@ def _from_proc() -> Iterator[MetricFamily]:
     started = booted + int(fields[_START_TICKS_FIELD]) / os.sysconf("SC_CLK_TCK")
     yield family("process_resident_memory_bytes", resident * page)
     yield family("process_virtual_memory_bytes", size * page)
-    yield family("process_open_fds", len(os.listdir("/proc/self/fd")) - 1)
+    yield family("process_open_fds", _open_fds())
     yield family("process_start_time_seconds", started)

@@ -1,0 +1,1 @@
+"""Checks of a whole cluster for `moldau doctor`: `gather` asks, `findings` judges."""
