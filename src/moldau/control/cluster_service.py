@@ -42,6 +42,8 @@ ALIVE_MS = 2000
 _ELECT_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.02
 _CUT_OFF_SECONDS = 4.0
+_LEADERS_KNOWN_SECONDS: Final = 10.0
+"""Longer than elections and their announcements take."""
 _decode_transfer: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
@@ -71,6 +73,8 @@ class ClusterService:
         self._in_touch_at = clock.monotonic()
         self.starting: str | None = "the broker is starting"
         """Why clients are not served yet."""
+        self._is_catching_up = True
+        self._served_at: float | None = None
 
     # ---- reads
 
@@ -159,6 +163,36 @@ class ClusterService:
         if self._disk.is_full:
             reasons.append("the disk is full: writes are rejected until there is space")
         return reasons
+
+    def readiness(self) -> list[str]:
+        """Why this broker is not ready; empty if it is.
+
+        After a start it is ready only when its replicas are in sync again: who restarts brokers
+        one after the other may go on then. Later it stays ready when a replica is behind.
+        """
+        reasons = self.health()
+        if self._is_catching_up and self.starting is None:
+            behind = self._count_behind()
+            self._is_catching_up = behind > 0
+            if behind:
+                reasons.append(f"{behind} replicas here are not in sync yet since the start")
+        return reasons
+
+    def _count_behind(self) -> int:
+        """Replicas here that their leaders do not report as in sync."""
+        now = self._clock.monotonic()
+        if self._served_at is None:
+            self._served_at = now
+        # A partition without a leader is waited for only until leaders are known: what has lost
+        # its majority must not keep healthy brokers from being ready.
+        are_leaders_known = now - self._served_at > _LEADERS_KNOWN_SECONDS
+        me, behind = self._me, 0
+        for topic in self.image.topics.values():
+            mine = [p for p in topic.partitions if me in p.replicas and me not in p.adding]
+            for leader, in_sync in self.leaders_and_in_sync(topic, mine):
+                has_leader = leader.broker != NO_LEADER_ID
+                behind += me not in in_sync if has_leader else not are_leaders_known
+        return behind
 
     def topology(self) -> Topology:
         """The cluster as this broker knows it; empty right after a start."""
