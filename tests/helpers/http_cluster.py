@@ -132,7 +132,7 @@ class FakeCluster:
             raise self.failure
         return self.shown
 
-    def health(self) -> list[str]:
+    def readiness(self) -> list[str]:
         return self.reasons
 
 

@@ -17,6 +17,7 @@ from moldau.metadata.leader_balance import ElectionType, elect_leader, elections
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
 from moldau.metadata.replica_rules import reassignments
 from moldau.metadata.snapshot import encode_image
+from moldau.metadata.voters import desired_members
 from moldau.model.clock import Clock
 from moldau.model.cluster_ids import is_named
 from moldau.model.errors import ErrorCode, RefusedError
@@ -173,7 +174,12 @@ class ClusterService:
         reasons = self.health()
         if self._is_catching_up and self.starting is None:
             behind = self._count_behind()
-            self._is_catching_up = behind > 0
+            members = self._metadata_members()
+            is_voter = self._me in members.voters
+            if not is_voter and self._me in desired_members(self.image, members).voters:
+                reasons.append("not yet a voter of the metadata group, which it is to be")
+            elif not behind:
+                self._is_catching_up = False
             if behind:
                 reasons.append(f"{behind} replicas here are not in sync yet since the start")
         return reasons

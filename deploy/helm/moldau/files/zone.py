@@ -1,8 +1,8 @@
 """Writes the zone of this pod's node to a file, for `rack_file` of the broker.
 
-usage: zone.py LABEL FILE, with NODE_NAME and what Kubernetes tells each pod about its API server. A node without the label
-has no zone: the file is empty then. An API server that does not respond is asked again; the init container then fails,
-and Kubernetes starts it again.
+usage: zone.py LABEL FILE, with NODE_NAME and what Kubernetes tells each pod about its API server.
+A node without the label has no zone: the file is empty then. An API server that does not respond is
+asked again; at last the init container fails, and Kubernetes starts it again.
 """
 
 import json
@@ -38,8 +38,7 @@ def main(label: str, path: str) -> None:
             zone = labels(node).get(label, "")
             break
         except urllib.error.HTTPError as error:
-            hint = "; may this service account get nodes? or set rack.from" if error.code == 403 else ""
-            reason = f"HTTP {error.code}{hint}"
+            reason = f"HTTP {error.code}; may this service account get nodes? else set rack.from"
         except OSError as error:
             reason = str(error)
         if not left:
