@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,6 +117,9 @@ def test_the_image_serves_is_healthy_and_stops_cleanly_with_its_data_kept(image:
         for word in image.last("CMD")
     ]
     health = [program, *image.last("HEALTHCHECK")[1:]]
+    page = (ROOT / "docs/operate/containers.md").read_text()
+    alive, ready = re.findall(r"^moldau (broker health.*?) +#", page, re.MULTILINE)
+    assert health[1:] == alive.split()
     data = Path(image.last("VOLUME")[0])
     assert image.environment["MOLDAU_DATA_DIR"] == str(data)
     for start in (1, 2):
@@ -123,11 +127,12 @@ def test_the_image_serves_is_healthy_and_stops_cleanly_with_its_data_kept(image:
         process = subprocess.Popen([program, *words], env=environment, cwd=data)
         try:
             url = f"http://127.0.0.1:{ports[8080]}"
-            wait_until(lambda url=url: ready(url), "the broker is ready")
+            wait_until(partial(is_ready, url), "the broker is ready")
             # The health check reads the address as the broker does.
             checked = {**environment, "MOLDAU_HTTP__ADDR": f"127.0.0.1:{ports[8080]}"}
-            done = subprocess.run(health, env=checked, capture_output=True, check=False)
-            assert done.returncode == 0, done
+            for check in (health, [program, *ready.split()]):
+                done = subprocess.run(check, env=checked, capture_output=True, check=False)
+                assert done.returncode == 0, done
             topics = [program, "topic", "list", "-o", "name", "-b", f"127.0.0.1:{ports[9092]}"]
             if start == 1:
                 created = [program, "topic", "create", "kept", "-b", f"127.0.0.1:{ports[9092]}"]
@@ -141,7 +146,7 @@ def test_the_image_serves_is_healthy_and_stops_cleanly_with_its_data_kept(image:
     assert subprocess.run(health, env=image.environment, capture_output=True).returncode == 1
 
 
-def ready(url: str) -> bool:
+def is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
             return int(answer.status) == 200
