@@ -6,6 +6,7 @@ and a lost majority: under a producer with acks=all, of which nothing may fail o
 
 import copy
 import json
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -70,6 +71,15 @@ def wait_in_sync(player: Player, ordinal: int) -> None:
     wait_until(holds, "all replicas are in sync", ignoring=OSError)
 
 
+def can_stop(broker: int, http: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "moldau", "broker", "can-stop", str(broker), "--http", http, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.safety
 def test_nothing_is_lost_from_install_to_the_loss_of_nodes(tmp_path: Path) -> None:
     with played(tmp_path) as player:
@@ -98,8 +108,14 @@ def test_nothing_is_lost_from_install_to_the_loss_of_nodes(tmp_path: Path) -> No
             player.update()
             load.wait_for_more()
 
-            # A node is lost, and its volume comes back with the pod.
+            # A zone is down: while it is, the first broker must not be stopped, and preStop says so.
+            player.pods[4].kill()
+            wait_until(lambda: can_stop(1, http).returncode == 1, "broker 1 is needed")
+            assert f"{TOPIC}:0" in can_stop(1, http).stderr
+            load.wait_for_more()
+            # Its volume comes back with the pod.
             player.restart_lost(4, with_volume=True).wait_ready()
+            assert can_stop(1, http, "--timeout", "1m").returncode == 0
             load.wait_for_more()
 
             # A node is lost with its volume: that of the broker that bootstrapped the cluster.

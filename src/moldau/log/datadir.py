@@ -106,18 +106,16 @@ class DirectoryLock:
         failure = ConfigError(
             f"cannot create or write to the data directory {self._root}: {error.strerror}"
         )
-        me, group = os.geteuid(), os.getegid()
-        try:
-            owner: int | None = self._root.stat().st_uid
-        except OSError:
-            owner = None
+        # What exists of the path: usually the directory, or the mount above it.
+        place = next(each for each in (self._root, *self._root.parents) if each.exists())
+        me, owner = os.geteuid(), place.stat().st_uid
         if error.errno == errno.EROFS:
             failure.hint = "mount a volume there that can be written, or choose another: --data-dir"
-        elif owner is not None and owner != me:
+        elif error.errno == errno.EACCES and owner != me:
             failure.hint = (
-                f"it belongs to user {owner}, and this process runs as user {me}: "
-                f"chown -R {me}:{group} {self._root} (in Kubernetes set securityContext.fsGroup), "
-                "or choose another: --data-dir"
+                f"{place} belongs to user {owner}, and this process runs as user {me}: "
+                f"chown -R {me}:{os.getegid()} {place} (in Kubernetes set "
+                "securityContext.fsGroup), or choose another: --data-dir"
             )
         else:
             failure.hint = "check its permissions, or choose another: --data-dir"

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 
-TRIES = 10
+TRIES = int(os.environ.get("ZONE_TRIES", "10"))
 ACCOUNT = os.environ.get("SERVICE_ACCOUNT_DIR", "/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -27,7 +27,7 @@ def labels(node: str) -> dict[str, str]:
     )
     trusted = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
     with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
-        found: dict[str, str] = json.load(answer)["metadata"].get("labels", {})
+        found: dict[str, str] = json.load(answer)["metadata"].get("labels") or {}
     return found
 
 
