@@ -1,7 +1,7 @@
 """The chart, the manifests that are rendered from it, the compose file and the unit of systemd.
 
 Each is held against its schema by the tool that has it; a tool that is not installed is named by
-the skip. helm is a Go program: go install helm.sh/helm/v3/cmd/helm@v3.16.4
+the skip. helm is a Go program: make helm
 """
 
 import json
@@ -41,7 +41,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def helm(*words: str) -> subprocess.CompletedProcess[str]:
-    program = os.environ.get("MOLDAU_TEST_HELM") or tool("helm", "MOLDAU_TEST_HELM=/path/to/helm")
+    program = os.environ.get("MOLDAU_TEST_HELM") or tool(
+        "helm", "make helm, or MOLDAU_TEST_HELM=/path/to/helm"
+    )
     return run(program, *words)
 
 

@@ -108,7 +108,7 @@ def test_nothing_is_lost_from_install_to_the_loss_of_nodes(tmp_path: Path) -> No
             player.update()
             load.wait_for_more()
 
-            # A zone is down: while it is, the first broker must not be stopped, and preStop says so.
+            # A zone is down: meanwhile the first broker is needed, and preStop says so.
             player.pods[4].kill()
             wait_until(lambda: can_stop(1, http).returncode == 1, "broker 1 is needed")
             assert f"{TOPIC}:0" in can_stop(1, http).stderr

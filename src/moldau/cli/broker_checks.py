@@ -94,7 +94,8 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
     if listener.security is ListenerSecurity.MTLS:
         chain = split_files(listener.cert_file or config.security.cert_file or "")[0]
         key = split_files(listener.key_file or config.security.key_file or "")[0]
-        context.load_cert_chain(chain, key, config.security.key_password or "")
+        password = config.security.key_password
+        context.load_cert_chain(chain, key, password.reveal() if password else "")
 
 
 @command(

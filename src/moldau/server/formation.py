@@ -68,11 +68,12 @@ class Formation:
         Waits without limit. Raises ConfigError if another broker has other initial members.
         """
         others = [member for member in self._members if member != self._me]
+        asked: tuple[Endpoint, ...] = (*others, *self._more)
         may_bootstrap = may_bootstrap and self._members[0] == self._me
         log_at = float("-inf")
         while True:
-            known = await asyncio.gather(*map(self._ask, (*others, *self._more)))
-            for address, (state, _) in zip((*others, *self._more), known, strict=True):
+            known = await asyncio.gather(*map(self._ask, asked))
+            for address, (state, _) in zip(asked, known, strict=True):
                 if state is _State.MEMBER:
                     return address
             missing = [
@@ -99,7 +100,7 @@ class Formation:
         if first != self._me:
             return (
                 f"the broker has no cluster yet: waiting until {first} has bootstrapped one, or "
-                "another initial member has it"
+                f"another initial member has it (this broker is {self._me})"
             )
         return (
             "this data directory was about to join a cluster, which no initial member has now: "
