@@ -6,8 +6,10 @@ and a lost majority: under a producer with acks=all, of which nothing may fail o
 
 import copy
 import json
+import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,9 @@ from typing import Any
 import pytest
 import yaml
 from chart_player import Player
+from kubernetes_api import kubernetes_api
 from moldau_command import run_moldau
+from secure_front import identity
 from steady_load import SteadyLoad
 
 from faults.checker import check
@@ -156,3 +160,43 @@ def test_without_a_majority_no_pod_is_restarted_and_no_second_cluster_is_made(
         for pod in (one, two, first):
             pod.wait_ready()
         assert topology(player, 0)["cluster_id"] == cluster
+
+
+def test_the_secured_manifests_make_a_cluster_with_zones_that_stops_cleanly(tmp_path: Path) -> None:
+    labels = {f"node-{n}": {"topology.kubernetes.io/zone": f"zone-{n}"} for n in range(3)}
+    manifests = list(yaml.safe_load_all((MANIFESTS.parent / "moldau.yaml").read_text()))
+    with kubernetes_api(tmp_path, labels) as api:
+        player = Player(tmp_path, manifests, {}, api)
+        authority = identity("authority")
+        hosts = tuple(player.address_of(n) for n in range(3))
+        broker = identity("brokers", hosts=hosts, signer=authority)
+        tls = {"tls.crt": broker.pem, "tls.key": broker.key_pem, "ca.crt": authority.pem}
+        # A secret as `openssl rand -hex 32` makes it.
+        secrets = {"moldau-tls": tls, "moldau-cluster": {"cluster.secret": "5a" * 32}}
+        player.secrets.update(secrets)
+        try:
+            player.scale(3)
+            environment = player.pods[0].environment()
+            admin = ("--data-dir", environment["MOLDAU_DATA_DIR"])
+            listed = subprocess.run(
+                [sys.executable, "-m", "moldau", "broker", "list", "-o", "json", *admin],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert listed.returncode == 0, listed.stderr
+            assert {each["rack"] for each in json.loads(listed.stdout)} == {
+                "zone-0",
+                "zone-1",
+                "zone-2",
+            }
+            # preStop logs in as the administrator of its own data directory.
+            player.replace(2)
+            url = f"https://{environment['MOLDAU_HTTP']}/api/v1/topology"
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(
+                    url, context=ssl.create_default_context(cadata=authority.pem)
+                )
+        finally:
+            player.close()

@@ -1,62 +1,33 @@
 """How a pod learns its zone: the script of the init container asks an API server over TLS."""
 
-import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from secure_front import identity, server_context
+from kubernetes_api import kubernetes_api
 
 pytestmark = pytest.mark.system
 
 SCRIPT = Path(__file__).parents[2] / "deploy/helm/moldau/files/zone.py"
 LABEL = "topology.kubernetes.io/zone"
-NODES: dict[str, dict[str, Any]] = {
-    "/api/v1/nodes/with": {"metadata": {"labels": {LABEL: "zone-b"}}},
-    "/api/v1/nodes/without": {"metadata": {}},
-}
-
-
-class ApiServer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        is_known = self.headers["Authorization"] == "Bearer of-the-pod"
-        body = json.dumps(NODES[self.path]).encode()
-        self.send_response(200 if is_known else 403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
+LABELS = {"with": {LABEL: "zone-b"}, "without": {}}
 
 
 @pytest.fixture
 def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
     """What Kubernetes gives to a container."""
-    authority = identity("authority")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
-    tls = server_context(identity("api", hosts=("127.0.0.1",), signer=authority), tmp_path)
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    (tmp_path / "token").write_text("of-the-pod\n")
-    (tmp_path / "ca.crt").write_text(authority.pem)
-    yield {
-        **os.environ,
-        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-        "KUBERNETES_SERVICE_PORT": str(server.server_port),
-        "SERVICE_ACCOUNT_DIR": str(tmp_path),
-        "ZONE_TRIES": "1",
-    }
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with kubernetes_api(tmp_path, LABELS) as api:
+        for name, content in api.account.items():
+            (tmp_path / name).write_text(content)
+        yield {
+            **os.environ,
+            **api.variables,
+            "SERVICE_ACCOUNT_DIR": str(tmp_path),
+            "ZONE_TRIES": "1",
+        }
 
 
 def ask(variables: dict[str, str], node: str, file: Path) -> subprocess.CompletedProcess[str]:

@@ -11,20 +11,24 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from kubernetes_api import Api
 
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 NAMESPACE: Final = "messages"
 _MIN_READY_SECONDS_MAX: Final = 1.0
+_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _REFERENCE: Final = re.compile(r"\$\(([A-Z_]+)\)")
 
 Manifest = dict[str, Any]
@@ -53,32 +57,42 @@ class Pod:
     # ---- what a kubelet prepares
 
     def _mount(self) -> dict[str, str]:
-        """Make the volumes; returns where each mount path is on this machine."""
-        volumes = {each["name"]: each for each in self.spec["volumes"]}
-        found = {}
+        """Where each mount path is on this machine."""
+        containers = (self.container, *self.spec.get("initContainers", ()))
+        return {
+            mount["mountPath"]: str(
+                self._player.volume_of(self.ordinal)
+                if mount["name"] in self._player.claims
+                else self.folder / mount["name"]
+            )
+            for each in containers
+            for mount in each["volumeMounts"]
+        }
+
+    def _make_volumes(self) -> None:
+        self._player.volume_of(self.ordinal).mkdir(exist_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-        for mount in self.container["volumeMounts"]:
-            name, path = mount["name"], mount["mountPath"]
-            if name in self._player.claims:
-                place = self._player.volume_of(self.ordinal)
-                place.mkdir(exist_ok=True)
-            else:
-                place = self.folder / name
-                place.mkdir(parents=True)
-                self._fill(place, volumes[name])
-            found[path] = str(place)
-        return found
+        for volume in self.spec["volumes"]:
+            place = self.folder / volume["name"]
+            place.mkdir(parents=True)
+            self._fill(place, volume)
 
     def _fill(self, place: Path, volume: Manifest) -> None:
         if "configMap" in volume:
             source = self._player.find("ConfigMap", volume["configMap"]["name"])["data"]
             for item in volume["configMap"]["items"]:
                 text = source[item["key"]].replace("0.0.0.0", self.address)
-                (place / item["path"]).write_text(text)
+                (place / item["path"]).write_text(self._placed(text))
         elif "secret" in volume:
             source = self._player.secrets[volume["secret"]["secretName"]]
-            for item in volume["secret"]["items"]:
+            every = [{"key": key, "path": key} for key in source]
+            for item in volume["secret"].get("items", every):
                 (place / item["path"]).write_text(source[item["key"]])
+                (place / item["path"]).chmod(volume["secret"]["defaultMode"])
+        elif "projected" in volume:
+            assert self._player.api is not None, "the manifests need an API server"
+            for name, content in self._player.api.account.items():
+                (place / name).write_text(content)
         else:
             assert "emptyDir" in volume, volume
 
@@ -91,7 +105,8 @@ class Pod:
             self._player.resolved(text),
         )
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, container: Manifest | None = None) -> dict[str, str]:
+        """Of the broker, or of an init container."""
         known = {key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")}
         fields = {
             "metadata.name": self.name,
@@ -102,7 +117,7 @@ class Pod:
             # What Kubernetes does to a pod beside a service that is called moldau.
             known |= {"MOLDAU_PORT": "tcp://10.0.0.1:9092", "MOLDAU_SERVICE_HOST": "10.0.0.1"}
         given: dict[str, str] = {}
-        for each in self.container["env"]:
+        for each in (container or self.container)["env"]:
             if "valueFrom" in each:
                 given[each["name"]] = fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             else:
@@ -110,12 +125,25 @@ class Pod:
         return known | {name: self._placed(value) for name, value in given.items()}
 
     def _command(self, words: Sequence[str]) -> list[str]:
-        assert words[0] == "moldau", words
-        return [sys.executable, "-m", *(self._placed(word) for word in words)]
+        program = {"moldau": [sys.executable, "-m", "moldau"], "python": [sys.executable]}
+        return [*program[words[0]], *(self._placed(word) for word in words[1:])]
 
     # ---- its life
 
     def start(self) -> None:
+        self._make_volumes()
+        for each in self.spec.get("initContainers", ()):
+            assert self._player.api is not None, "the manifests need an API server"
+            account = {"SERVICE_ACCOUNT_DIR": self._paths[_ACCOUNT]}
+            done = subprocess.run(
+                self._command(each["command"]),
+                env={**self.environment(each), **self._player.api.variables, **account},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise PodFailedError(f"{each['name']} of {self.name}: {done.stderr}")
         words = [*self.container["command"], *self.container["args"]]
         with open(self.log, "ab") as log:
             self._log_start = log.tell()
@@ -134,7 +162,9 @@ class Pod:
         url = f"{get['scheme'].lower()}://{self.address}:{port}{get['path']}"
         seconds = self.container[f"{kind}Probe"]["timeoutSeconds"]
         try:
-            with urllib.request.urlopen(url, timeout=seconds) as answer:
+            # A kubelet checks no certificate.
+            anyone = ssl._create_unverified_context()
+            with urllib.request.urlopen(url, timeout=seconds, context=anyone) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -197,11 +227,16 @@ class Player:
     """The controller of a StatefulSet."""
 
     def __init__(
-        self, folder: Path, manifests: Iterable[Manifest], secrets: Mapping[str, Mapping[str, str]]
+        self,
+        folder: Path,
+        manifests: Iterable[Manifest],
+        secrets: dict[str, dict[str, str]],
+        api: Api | None = None,
     ) -> None:
         """`secrets`: those that a person makes before the manifests are applied."""
         self.folder = folder
         self.secrets = secrets
+        self.api = api
         self.apply(manifests)
         self._network = f"127.{10 + os.getpid() % 200}.{10 + os.getpid() // 200 % 200}"
         self.pods: dict[int, Pod] = {}
