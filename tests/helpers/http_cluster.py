@@ -132,8 +132,11 @@ class FakeCluster:
             raise self.failure
         return self.shown
 
-    def readiness(self) -> list[str]:
+    def health(self) -> list[str]:
         return self.reasons
+
+    def readiness(self) -> list[str]:
+        return self.health()
 
 
 class Served:
