@@ -16,6 +16,8 @@ import pytest
 import yaml
 from moldau_command import run_moldau
 
+from moldau import __version__
+
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +158,13 @@ def test_brokers_run_without_privileges_and_live_without_a_majority(name: str) -
     data = {each["name"]: each.get("value", "") for each in broker["env"]}["MOLDAU_DATA_DIR"]
     mounts = {each["name"]: each["mountPath"] for each in broker["volumeMounts"]}
     assert data.startswith(mounts["data"] + "/")
+
+
+def test_chart_and_compose_run_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
+    images = {each["image"] for each in compose()["services"].values()}
+    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{__version__}"}
 
 
 # ---- compose

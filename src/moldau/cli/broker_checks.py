@@ -102,7 +102,7 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
     "can-stop",
     examples=(
         "moldau broker can-stop 2                      # exits with 1 if it cannot",
-        "moldau broker can-stop 2 --timeout 5m && ssh host2.example systemctl restart moldau",
+        "moldau broker can-stop 2 --timeout 5m         # waits until it can",
         "moldau broker can-stop --data-dir /var/lib/moldau --timeout 30s   # the broker here",
     ),
 )

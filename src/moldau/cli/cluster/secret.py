@@ -35,7 +35,8 @@ def secret() -> None:
     "new",
     examples=(
         "moldau cluster secret new cluster.secret",
-        "kubectl create secret generic moldau-cluster --from-file=cluster.secret",
+        "moldau cluster secret new /etc/moldau/cluster.secret",
+        "moldau cluster secret new /run/secrets/moldau",
     ),
 )
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
