@@ -17,6 +17,7 @@ from moldau.server.membership import Endpoints, resolve_membership
 from moldau.server.ports import ReservedPort
 from moldau.server.storage import Storage
 from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
 
@@ -42,6 +43,13 @@ class Newcomer:
             return await self.formation.find(may_bootstrap=may_bootstrap)
 
 
+async def waits(formation: Formation, text: str, *tasks: asyncio.Task[Endpoint | None]) -> None:
+    """Returns when a broker says what it waits for; fails if it has decided instead."""
+    while text not in formation.state:
+        assert not any(task.done() for task in tasks), tasks
+        await asyncio.sleep(0.01)
+
+
 async def test_the_first_bootstraps_when_all_others_are_new(tmp_path: Path) -> None:
     ports = free_ports(3)
     first, *others = (Newcomer(ports, number, tmp_path) for number in range(3))
@@ -57,8 +65,7 @@ async def test_it_waits_while_one_does_not_respond(tmp_path: Path) -> None:
     ports = free_ports(3)
     first, second, _ = (Newcomer(ports, number, tmp_path) for number in range(3))
     waiting = [asyncio.create_task(one.find()) for one in (first, second)]
-    while f"127.0.0.1:{ports[2]}" not in first.formation.state:
-        await asyncio.sleep(0.01)
+    await waits(first.formation, f"127.0.0.1:{ports[2]}", *waiting)
     assert f"127.0.0.1:{ports[1]}" not in first.formation.state.partition("waiting")[2]
     assert not any(task.done() for task in waiting)
     for task in waiting:
@@ -69,7 +76,8 @@ async def test_it_waits_while_one_does_not_respond(tmp_path: Path) -> None:
 def test_it_joins_if_another_has_a_cluster(tmp_path: Path) -> None:
     with served(FakeCluster()) as world:
         first = Newcomer([*free_ports(2), world.port], 0, tmp_path)
-        assert asyncio.run(first.find()) == Endpoint("127.0.0.1", world.port)
+        found = asyncio.run(asyncio.wait_for(first.find(), wait_seconds_max()))
+        assert found == Endpoint("127.0.0.1", world.port)
 
 
 async def test_others_with_other_members_are_refused(tmp_path: Path) -> None:
@@ -112,7 +120,6 @@ async def test_a_directory_that_was_about_to_join_bootstraps_nothing(tmp_path: P
     storage.become(Identity(broker_id=None, cluster_id=None, directory_id="d"))
     storage.close()
     waiting = asyncio.create_task(alone.find(may_bootstrap=False))
-    while "about to join" not in alone.formation.state:
-        await asyncio.sleep(0.01)
+    await waits(alone.formation, "about to join", waiting)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
