@@ -64,6 +64,16 @@ $(VENV)/test: $(VENV)/check
 	@touch $@
 endif
 
+# Where these cannot be had, the checks of tests/deploy that need them are skipped.
+$(VENV)/deploy: $(BUILT_FROM) | $(VENV)/check
+	@$(LOCKED) -e '.[test,check,deploy-test]' || echo "skipped: the schemas of Kubernetes and compose cannot be installed"
+	@touch $@
+
+# For the chart of Kubernetes: `make test` uses a helm that is there, and renders nothing without one.
+.PHONY: helm
+helm: | $(VENV)/python ## install helm into .venv by Go, for the tests of the chart (two minutes)
+	@GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.16.4
+
 $(VENV)/bench: $(BUILT_FROM) | $(VENV)/check
 	@$(LOCKED) -e '.[test,bench]'
 	@touch $@
@@ -107,14 +117,14 @@ check: $(VENV)/check ## lint, types, layers
 
 # Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
 # make test PYTEST_ARGS="tests/log -x"
-test: $(VENV)/test kcat chromium prometheus check ## everything that must hold before a change lands (about 10 minutes)
+test: $(VENV)/test $(VENV)/deploy kcat chromium prometheus check ## everything that must hold before a change lands (about 10 minutes)
 	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
 .PHONY: test-quick test-order
 test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
 	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
-test-order: $(VENV)/test kcat chromium prometheus ## all tests in a random order, and property tests with other examples: SEED=…
+test-order: $(VENV)/test $(VENV)/deploy kcat chromium prometheus ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
 .PHONY: test-long
@@ -129,7 +139,7 @@ coverage: $(VENV)/check ## statements and branches that the pure tests execute, 
 
 lock: ## write constraints.txt again, with the newest versions that pyproject.toml allows
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,spark,spark-test]'
+	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,deploy-test,spark,spark-test]'
 	@(sed -n '/^#/p' constraints.txt; build/lock/bin/python -m pip freeze --exclude-editable) > build/constraints.txt
 	@mv build/constraints.txt constraints.txt
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
 from moldau.control import metadata_store
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
@@ -71,8 +69,10 @@ def _load_any(self: MetadataStore) -> None:
     self._earlier_replicas = {*left, *metadata_store._replicas_of(image, self._me)}
 
 
-def _bootstrap_again(config: Any, storage: Any, machine: Any, secret: Any) -> Any:
-    return _bootstrap(replace(config, bootstrap=True), storage, machine, secret)
+def _bootstrap_again(
+    config: Any, storage: Any, machine: Any, secret: Any, may_bootstrap: bool
+) -> Any:
+    return _bootstrap(config, storage, machine, secret, may_bootstrap=True)
 
 
 def _expired(self: GroupOffsets, group: Any) -> Iterator[TopicPartition]:

@@ -257,6 +257,42 @@ async def test_a_broker_is_cut_off_when_no_peer_leads_although_all_are_alive() -
     assert world.service.health() == []
 
 
+async def test_after_a_start_a_broker_is_ready_when_its_replicas_are_in_sync() -> None:
+    world = World()
+    world.members = Members((ONE, TWO, THREE))
+    world.service.starting = None
+    (reason,) = world.service.readiness()
+    assert "1 replicas here are not in sync" in reason, "its leader is not known yet"
+    world.announce(TWO, 3, TWO, THREE)
+    assert world.service.readiness() == [reason]
+    assert world.service.health() == [], "it serves clients all the same"
+    world.announce(TWO, 3, ONE, TWO, THREE)
+    assert world.service.readiness() == []
+    # A replica that is behind later is a matter of metrics and alerts.
+    world.announce(TWO, 3, TWO, THREE)
+    assert world.service.readiness() == []
+
+
+async def test_a_partition_without_a_leader_does_not_keep_a_broker_from_being_ready() -> None:
+    world = World()
+    world.members = Members((ONE, TWO, THREE))
+    world.service.starting = None
+    assert world.service.readiness()
+    world.clock.steady += 11
+    assert world.service.readiness() == []
+
+
+async def test_a_broker_is_not_ready_before_it_has_its_vote_on_the_metadata() -> None:
+    world = World()
+    world.announce(TWO, 3, ONE, TWO, THREE)
+    world.members = Members((TWO, THREE), (ONE,))
+    world.service.starting = None
+    (reason,) = world.service.readiness()
+    assert "not yet a voter" in reason
+    world.members = Members((ONE, TWO, THREE))
+    assert world.service.readiness() == []
+
+
 async def test_brokers_with_contact_both_ways_and_this_one_are_alive() -> None:
     world = World()
     assert world.service.alive == {ONE, TWO, THREE}

@@ -135,6 +135,9 @@ class FakeCluster:
     def health(self) -> list[str]:
         return self.reasons
 
+    def readiness(self) -> list[str]:
+        return self.health()
+
 
 class Served:
     """A listener that runs in a thread of its own."""

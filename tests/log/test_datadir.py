@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,8 +57,33 @@ def test_a_file_in_place_of_the_directory_is_named_as_the_reason(tmp_path: Path,
 
 
 def test_a_directory_that_cannot_be_created_is_an_error_with_the_next_step() -> None:
-    with pytest.raises(ConfigError, match=r"/proc/x: No such file .*; check its permissions"):
+    with pytest.raises(ConfigError, match=r"/proc/x: No such file") as refused:
         DirectoryLock(Path("/proc/x")).acquire()
+    assert refused.value.hint.startswith("check its permissions")
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, r"{0} belongs to user {1}, .* runs as user 10001: chown -R 10001:\d+ {0} "),
+        (errno.EROFS, "mount a volume there that can be written"),
+    ],
+)
+def test_a_volume_that_cannot_be_written_is_an_error_with_the_remedy(
+    number: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    owner = tmp_path.stat().st_uid
+    # The tests may run as a user that may write everywhere.
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 10001)
+    with pytest.raises(ConfigError) as refused:
+        DirectoryLock(tmp_path / "data").acquire()
+    monkeypatch.undo()
+    assert os.strerror(number) in str(refused.value)
+    assert re.match(hint.format(tmp_path, owner), refused.value.hint), refused.value.hint
 
 
 IDENTITIES = [

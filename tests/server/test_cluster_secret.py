@@ -20,8 +20,10 @@ from moldau.server.cluster_secret import (
     give_secret,
     join_token,
     keep_first_secret,
+    new_secret_file,
     read_join_token,
     read_local_secret,
+    read_secret_file,
     rotate_secret,
 )
 
@@ -196,6 +198,40 @@ def test_the_file_of_another_user_is_not_read(tmp_path: Path):
     write_secret(OsFiles(tmp_path), ClusterSecret(SECRET))
     os.chown(tmp_path / SECRET_FILE, 12345, 12345)
     assert read_local_secret(str(tmp_path / SECRET_FILE)) is None
+
+
+def test_a_given_secret_is_a_copy_of_the_file_or_a_long_text(tmp_path: Path):
+    file = tmp_path / "secret"
+    assert new_secret_file(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o400
+    known = read_secret_file(str(file))
+    assert not new_secret_file(file), "one that exists is kept"
+    assert read_secret_file(str(file)) == known
+    file.unlink()
+    file.write_text("5a" * 32 + "\n")
+    text = read_secret_file(str(file))
+    file.write_text("5a" * 32)
+    assert read_secret_file(str(file)) == text != known
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("short", "at least 32 characters"),
+        ("moldau-cluster-secret-1 " + "5a" * 32 + " 00000000", "a damaged copy"),
+        (None, "No such file"),
+    ],
+)
+def test_a_given_secret_that_is_none_is_an_error_that_does_not_show_it(
+    tmp_path: Path, content: str | None, reason: str
+):
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=reason) as refused:
+        read_secret_file(str(file))
+    assert "cluster_secret_file" in str(refused.value)
+    assert "5a5a" not in str(refused.value)
 
 
 def test_no_repr_shows_a_secret():

@@ -235,3 +235,16 @@ def test_the_config_is_frozen_and_its_values_are_typed():
     assert config.log.flush is FlushPolicy.NEVER
     with pytest.raises(AttributeError):
         config.broker_id = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"initial_members": "a:8080,b"}, "contains 'b': it must be an address"),
+        ({"initial_members": "a:8080,b:0"}, "contains 'b:0': it must have ports"),
+        ({"initial_members": "a:8080", "bootstrap": True}, "is for clusters without"),
+    ],
+)
+def test_initial_members_are_addresses_and_decide_who_bootstraps(given, reason):
+    (problem,) = problems(given, {})
+    assert reason in problem.text

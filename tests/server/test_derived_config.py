@@ -1,10 +1,13 @@
 """The broker's configuration under Kafka's names, and what is doubtful in it."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from moldau.model.errors import ConfigError
 from moldau.server.config.schema import ServerConfig, TopicConfig
-from moldau.server.derived_config import config_warnings
+from moldau.server.derived_config import config_warnings, with_rack
 
 
 def test_the_defaults_are_not_doubtful():
@@ -17,3 +20,15 @@ def test_more_replicas_than_there_are_brokers_are_doubtful(key):
     (text,) = config_warnings(config)
     assert text.startswith(f"topic.{key} is 2, but this is the only broker")
     assert text.endswith(f"topic.{key} is 1")
+
+
+def test_the_rack_may_be_in_a_file(tmp_path: Path):
+    file = tmp_path / "rack"
+    config = ServerConfig(rack_file=str(file))
+    with pytest.raises(ConfigError, match=r"\(rack_file\): No such file"):
+        with_rack(config)
+    file.write_text("")
+    assert with_rack(config).rack is None, "a node without a zone"
+    file.write_text("zone-a\n")
+    assert with_rack(config).rack == "zone-a"
+    assert with_rack(replace(config, rack="zone-b")).rack == "zone-b"

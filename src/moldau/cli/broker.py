@@ -60,6 +60,16 @@ _INSECURE = click.option(
 @click.group(
     "broker",
     cls=LazyGroup,
+    lazy={
+        "health": (
+            "broker_checks:health",
+            "Check that the broker of this configuration responds, or is ready.",
+        ),
+        "can-stop": (
+            "broker_checks:can_stop",
+            "Check that the cluster can do without a broker, or wait until it can.",
+        ),
+    },
     examples=(
         "moldau broker start --data-dir /var/lib/moldau --bootstrap",
         "moldau broker list",

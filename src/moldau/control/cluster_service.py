@@ -17,6 +17,7 @@ from moldau.metadata.leader_balance import ElectionType, elect_leader, elections
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader, Leaders
 from moldau.metadata.replica_rules import reassignments
 from moldau.metadata.snapshot import encode_image
+from moldau.metadata.voters import desired_members
 from moldau.model.clock import Clock
 from moldau.model.cluster_ids import is_named
 from moldau.model.errors import ErrorCode, RefusedError
@@ -42,6 +43,8 @@ ALIVE_MS = 2000
 _ELECT_SECONDS_MAX = 5.0
 _POLL_SECONDS = 0.02
 _CUT_OFF_SECONDS = 4.0
+_LEADERS_KNOWN_SECONDS: Final = 10.0
+"""Longer than elections and their announcements take."""
 _decode_transfer: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
 
 
@@ -71,6 +74,8 @@ class ClusterService:
         self._in_touch_at = clock.monotonic()
         self.starting: str | None = "the broker is starting"
         """Why clients are not served yet."""
+        self._is_catching_up = True
+        self._served_at: float | None = None
 
     # ---- reads
 
@@ -159,6 +164,41 @@ class ClusterService:
         if self._disk.is_full:
             reasons.append("the disk is full: writes are rejected until there is space")
         return reasons
+
+    def readiness(self) -> list[str]:
+        """Why this broker is not ready; empty if it is.
+
+        After a start it is ready only when its replicas are in sync again: who restarts brokers
+        one after the other may go on then. Later it stays ready when a replica is behind.
+        """
+        reasons = self.health()
+        if self._is_catching_up and self.starting is None:
+            behind = self._count_behind()
+            members = self._metadata_members()
+            is_voter = self._me in members.voters
+            if not is_voter and self._me in desired_members(self.image, members).voters:
+                reasons.append("not yet a voter of the metadata group, which it is to be")
+            elif not behind:
+                self._is_catching_up = False
+            if behind:
+                reasons.append(f"{behind} replicas here are not in sync yet since the start")
+        return reasons
+
+    def _count_behind(self) -> int:
+        """Replicas here that their leaders do not report as in sync."""
+        now = self._clock.monotonic()
+        if self._served_at is None:
+            self._served_at = now
+        # A partition without a leader is waited for only until leaders are known: what has lost
+        # its majority must not keep healthy brokers from being ready.
+        are_leaders_known = now - self._served_at > _LEADERS_KNOWN_SECONDS
+        me, behind = self._me, 0
+        for topic in self.image.topics.values():
+            mine = [p for p in topic.partitions if me in p.replicas and me not in p.adding]
+            for leader, in_sync in self.leaders_and_in_sync(topic, mine):
+                has_leader = leader.broker != NO_LEADER_ID
+                behind += me not in in_sync if has_leader else not are_leaders_known
+        return behind
 
     def topology(self) -> Topology:
         """The cluster as this broker knows it; empty right after a start."""

@@ -14,6 +14,7 @@
 A topic's id is in the path, so a topic that is deleted and recreated never sees its old files.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -85,10 +86,7 @@ class DirectoryLock:
                 "not a directory; choose another with --data-dir"
             ) from None
         except OSError as error:
-            raise ConfigError(
-                f"cannot create or write to the data directory {self._root}: {error.strerror}; "
-                "check its permissions, or choose another with --data-dir"
-            ) from None
+            raise self._unusable(error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -102,6 +100,26 @@ class DirectoryLock:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        """With the remedy, above all for volumes of containers."""
+        failure = ConfigError(
+            f"cannot create or write to the data directory {self._root}: {error.strerror}"
+        )
+        # What exists of the path: usually the directory, or the mount above it.
+        place = next(each for each in (self._root, *self._root.parents) if each.exists())
+        me, owner = os.geteuid(), place.stat().st_uid
+        if error.errno == errno.EROFS:
+            failure.hint = "mount a volume there that can be written, or choose another: --data-dir"
+        elif error.errno == errno.EACCES and owner != me:
+            failure.hint = (
+                f"{place} belongs to user {owner}, and this process runs as user {me}: "
+                f"chown -R {me}:{os.getegid()} {place} (in Kubernetes set "
+                "securityContext.fsGroup), or choose another: --data-dir"
+            )
+        else:
+            failure.hint = "check its permissions, or choose another: --data-dir"
+        return failure
 
     def _warn_of_other_users(self) -> None:
         """A directory that existed before keeps its mode: it may be one of the system."""

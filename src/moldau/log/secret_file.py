@@ -14,7 +14,7 @@ from moldau.model.errors import CorruptionError
 from moldau.model.layout import SECRET_FILE
 
 SECRET_BYTES: Final = 32
-_MARK: Final = b"moldau-cluster-secret-1"
+SECRET_MARK: Final = b"moldau-cluster-secret-1"
 
 
 class ClusterSecret:
@@ -41,7 +41,9 @@ class ClusterSecret:
 
 def encode_secret(secret: ClusterSecret) -> bytes:
     known = (secret.value,) if secret.earlier is None else (secret.value, secret.earlier)
-    return b"".join(b"%s %s %08x\n" % (_MARK, one.hex().encode(), crc32c(one)) for one in known)
+    return b"".join(
+        b"%s %s %08x\n" % (SECRET_MARK, one.hex().encode(), crc32c(one)) for one in known
+    )
 
 
 def decode_secret(content: bytes) -> ClusterSecret:
@@ -60,7 +62,7 @@ def decode_secret(content: bytes) -> ClusterSecret:
 
 def _decode_line(line: bytes) -> bytes | None:
     parts = line.split()
-    if len(parts) != 3 or parts[0] != _MARK:
+    if len(parts) != 3 or parts[0] != SECRET_MARK:
         return None
     try:
         secret = binascii.unhexlify(parts[1])

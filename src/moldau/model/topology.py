@@ -65,6 +65,8 @@ class JoinChallenge(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     """The file with the secret of the cluster, where only brokers on the same machine can ask.
     A broker that may read it may join without a token."""
+    initial_members: tuple[str, ...] | None = None
+    """Of a broker that has no cluster yet, and can let nobody join: its `initial_members`."""
 
 
 class ProvenJoinRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,11 +62,11 @@ from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
-from moldau.server.derived_config import read_only_configs, runtime_defaults
+from moldau.server.derived_config import read_only_configs, runtime_defaults, with_rack
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
-from moldau.server.membership import ClusterMembership, Endpoints, resolve_membership
+from moldau.server.membership import ClusterMembership, Endpoints, enter_cluster
 from moldau.server.peer_links import PeerLinks
 from moldau.server.ports import ReservedPort, host_names
 from moldau.server.registration import Registration, SupersededError
@@ -90,7 +90,7 @@ class BrokerServer:
         on_internal_error: Callable[[BaseException], None],
         on_removed: Callable[[], None],
     ) -> None:
-        self._config = config
+        self._config = config = with_rack(config)
         self._machine = machine
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class BrokerServer:
         grpc = next(iter(self._reserve(ListenerProtocol.GRPC)), None)
         # No log before the directory has an identity: its owner would be unknown.
         metadata_log = self._storage.open_metadata_log() if self._storage.has_metadata else None
-        membership = await resolve_membership(
+        membership = await enter_cluster(
             config,
             self._storage,
             Endpoints(
@@ -157,6 +157,7 @@ class BrokerServer:
                 listeners=self._named_listeners(kafka_ports),
             ),
             machine,
+            http,
             is_log_empty=metadata_log is None or metadata_log.end_index == 0,
         )
         self._broker_id = membership.broker_id

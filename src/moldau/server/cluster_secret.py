@@ -4,6 +4,7 @@ It is made at bootstrap, and a broker that joins receives it. It is kept in the 
 `cluster.secret`. There is no way to run without it.
 """
 
+import hashlib
 import os
 import secrets
 import stat
@@ -15,8 +16,10 @@ from moldau.log.datadir import IDENTITY_FILE
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.secret_file import (
     SECRET_BYTES,
+    SECRET_MARK,
     ClusterSecret,
     decode_secret,
+    encode_secret,
     read_secret,
     write_secret,
 )
@@ -34,6 +37,8 @@ from moldau.server.storage import Storage
 
 _TOKEN_BYTES_MAX: Final = 1024
 _CONTENT_BYTES_MAX: Final = 1024
+_TEXT_BYTES_MIN: Final = 32
+"""Of a secret that an operator made up by a generator of passwords."""
 
 
 def make_secret(machine: Machine) -> ClusterSecret:
@@ -178,6 +183,54 @@ def read_join_token(path: str) -> JoinKey:
             f"cannot read {path} (join_token_file): {error.strerror or error}"
         ) from None
     return join_token(content.decode("ascii", "replace"), f"{path} (join_token_file)")
+
+
+def read_secret_file(path: str) -> ClusterSecret:
+    """The secret in a file that the operator gave: as in data directories, or a long text.
+    Raises ConfigError, whose text does not contain the content."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_CONTENT_BYTES_MAX).strip()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path} (cluster_secret_file): {error.strerror or error}"
+        ) from None
+    try:
+        return decode_secret(content)
+    except CorruptionError:
+        if content.startswith(SECRET_MARK):
+            raise ConfigError(
+                f"{path} (cluster_secret_file) is a damaged copy of {SECRET_FILE}: copy it again"
+            ) from None
+    if len(content) < _TEXT_BYTES_MIN:
+        failure = ConfigError(
+            f"{path} (cluster_secret_file) must have at least {_TEXT_BYTES_MIN} characters"
+        )
+        failure.hint = "make one: moldau cluster secret new FILE, or openssl rand -hex 32"
+        raise failure
+    return ClusterSecret(hashlib.sha256(content).digest())
+
+
+def new_secret_file(path: Path) -> bool:
+    """Write a new secret to a file, unless it exists; returns whether it was written. Raises
+    ConfigError."""
+    secret = encode_secret(ClusterSecret(secrets.token_bytes(SECRET_BYTES)))
+    try:
+        # Linked when it is complete: another process never reads a part of it.
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.touch(mode=0o400)
+        part.chmod(0o600)
+        part.write_bytes(secret)
+        part.chmod(0o400)
+        try:
+            os.link(part, path)
+        finally:
+            part.unlink()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    return True
 
 
 def join_token(text: str, source: str) -> JoinKey:

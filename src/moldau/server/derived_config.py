@@ -1,11 +1,32 @@
 """Derives Kafka's broker configs, warnings and service settings from the configuration."""
 
+from typing import Final
+
+from msgspec.structs import replace
+
 from moldau.data.maintenance import MaintenanceConfig
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
+from moldau.model.errors import ConfigError
 from moldau.server.config.keys import KEYS
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+
+_RACK_CHARS_MAX: Final = 256
+
+
+def with_rack(config: ServerConfig) -> ServerConfig:
+    """With the rack of `rack_file`, unless it is set or the file is empty. Raises ConfigError."""
+    if config.rack is not None or config.rack_file is None:
+        return config
+    try:
+        with open(config.rack_file, encoding="utf-8", errors="replace") as file:
+            rack = file.readline(_RACK_CHARS_MAX).strip()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {config.rack_file} (rack_file): {error.strerror or error}"
+        ) from None
+    return replace(config, rack=rack) if rack else config
 
 
 def runtime_defaults(config: ServerConfig) -> dict[str, str]:

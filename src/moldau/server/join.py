@@ -110,6 +110,10 @@ async def ask_member(
     """One request with a proof, and its reply, which proves the member. Raises ClientError,
     ProvenRefusalError, KeyMissingError."""
     offered = await member.join_challenge()
+    if offered.initial_members is not None:
+        raise UnavailableError(
+            "the broker there has no cluster yet", ErrorCode.BROKER_NOT_AVAILABLE
+        )
     if key is None and may_read:
         key = read_local_secret(offered.secret_file)
     if key is None:

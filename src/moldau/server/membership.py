@@ -1,9 +1,9 @@
 """Decides which cluster a broker belongs to: it bootstraps one, joins one, or returns to its own.
 
 The data directory decides. One that belongs to a cluster returns to it, whatever the configuration
-says. An empty one joins through `join_addr`, or bootstraps a cluster if configured to: a broker
-that lost its disk looks like a new one, and must not bootstrap its cluster a second time. The
-decision is on disk before anything else is done.
+says. An empty one joins through `join_addr`, or bootstraps a cluster if configured to, or does what
+the initial members agree on (formation.py): a broker that lost its disk looks like a new one, and
+must not bootstrap its cluster a second time. The decision is on disk before anything else is done.
 
 A cluster's id ends with a random number, so that no configuration can create the same id again.
 """
@@ -29,10 +29,13 @@ from moldau.server.cluster_secret import (
     join_token,
     make_secret,
     read_join_token,
+    read_secret_file,
 )
 from moldau.server.config.schema import ServerConfig
+from moldau.server.formation import Formation, served_as_newcomer
 from moldau.server.join import join_cluster
 from moldau.server.machine import JOIN_TOKEN_VARIABLE, Machine
+from moldau.server.ports import ReservedPort
 from moldau.server.storage import Storage
 
 _JOIN_SECONDS_MAX: Final = 120.0
@@ -67,6 +70,37 @@ class ClusterMembership(Struct, frozen=True, kw_only=True):
     secret: ClusterSecret
 
 
+async def enter_cluster(
+    config: ServerConfig,
+    storage: Storage,
+    endpoints: Endpoints,
+    machine: Machine,
+    http: ReservedPort,
+    *,
+    is_log_empty: bool,
+) -> ClusterMembership:
+    """As `resolve_membership`; a broker that looks for its cluster among the initial members says
+    at its HTTP port that it is one of them."""
+    identity = storage.identity
+    has_cluster = identity is not None and identity.cluster_id is not None
+    if not config.initial_members or (has_cluster and not is_log_empty):
+        return await resolve_membership(
+            config, storage, endpoints, machine, is_log_empty=is_log_empty
+        )
+    formation = Formation(config, endpoints.http, machine)
+    async with served_as_newcomer(
+        formation, http, machine, machine.http_tls, is_new=not has_cluster
+    ):
+        return await resolve_membership(
+            config,
+            storage,
+            endpoints,
+            machine,
+            is_log_empty=is_log_empty,
+            formation=formation,
+        )
+
+
 async def resolve_membership(
     config: ServerConfig,
     storage: Storage,
@@ -74,13 +108,17 @@ async def resolve_membership(
     machine: Machine,
     *,
     is_log_empty: bool,
+    formation: Formation | None = None,
 ) -> ClusterMembership:
-    """Bootstrap, join or return. Raises ConfigError, CorruptionError, StorageError."""
+    """Bootstrap, join or return. Raises ConfigError, CorruptionError, StorageError.
+
+    `formation` finds the cluster among the initial members, if there are any.
+    """
     identity = storage.identity
     process = machine.new_uuid().hex
     known = storage.read_secret()
     # One that is made now is for a cluster that begins: `keep_first_secret` sees to that.
-    secret = make_secret(machine) if known is None else known
+    secret = known or _configured_secret(config) or make_secret(machine)
     if identity is not None:
         _check_belongs(config, identity)
         if identity.cluster_id is not None and not is_log_empty:
@@ -88,9 +126,13 @@ async def resolve_membership(
         if identity.is_bootstrapping and not storage.find_logs():
             # The broker was killed during the bootstrap: continue it.
             return _membership(identity, process, endpoints, secret)
-    if config.join_addr is None:
+    join_addr, may_bootstrap = config.join_addr, config.bootstrap
+    if formation is not None:
+        join_addr = await formation.find(may_bootstrap=identity is None)
+        may_bootstrap = join_addr is None
+    if join_addr is None:
         if identity is None:
-            identity = _bootstrap(config, storage, machine, secret)
+            identity = _bootstrap(config, storage, machine, secret, may_bootstrap)
             return _membership(identity, process, endpoints, secret)
         if _took_part(storage):
             raise CorruptionError(
@@ -107,7 +149,7 @@ async def resolve_membership(
     if identity is None:
         # Stored before the join: a retry must use the same id, or it would join as a new broker.
         storage.become(Identity(broker_id=None, cluster_id=None, directory_id=directory_id))
-    return await _join(config, config.join_addr, storage, machine, directory_id, process, endpoints)
+    return await _join(config, join_addr, storage, machine, directory_id, process, endpoints)
 
 
 def _check_belongs(config: ServerConfig, identity: Identity) -> None:
@@ -131,9 +173,13 @@ def _took_part(storage: Storage) -> bool:
 
 
 def _bootstrap(
-    config: ServerConfig, storage: Storage, machine: Machine, secret: ClusterSecret
+    config: ServerConfig,
+    storage: Storage,
+    machine: Machine,
+    secret: ClusterSecret,
+    may_bootstrap: bool,
 ) -> Identity:
-    if not config.bootstrap:
+    if not may_bootstrap:
         raise ConfigError(
             f"the data directory {config.data_dir} is empty; to bootstrap a new cluster, start "
             "with --bootstrap; to join one, with --join-addr HOST:PORT (a broker that lost its "
@@ -208,10 +254,16 @@ async def _join(
     return _membership(identity, process, endpoints, secret, image, reply.epoch)
 
 
+def _configured_secret(config: ServerConfig) -> ClusterSecret | None:
+    """Raises ConfigError."""
+    path = config.cluster_secret_file
+    return None if path is None else read_secret_file(path)
+
+
 def _join_key(config: ServerConfig, storage: Storage, machine: Machine) -> JoinKey | None:
-    """The secret if the directory has it: of an earlier start, or put there by the operator.
-    Raises ConfigError."""
-    known = storage.read_secret()
+    """The secret if the directory has it: of an earlier start, or put there by the operator; or
+    the configured one, or a token. Raises ConfigError."""
+    known = storage.read_secret() or _configured_secret(config)
     if known is not None:
         return join_key(known)
     if config.join_token_file:

@@ -77,7 +77,7 @@ class GuardedCluster:
 
     def health(self) -> list[str]:
         """Why this broker is not ready to serve; empty if it is."""
-        return self._service.health()
+        return self._service.readiness()
 
     # ---- topics
 

@@ -32,6 +32,25 @@ def secret() -> None:
 
 
 @secret.command(
+    "new",
+    examples=(
+        "moldau cluster secret new cluster.secret",
+        "moldau cluster secret new /etc/moldau/cluster.secret",
+        "moldau cluster secret new /run/secrets/moldau",
+    ),
+)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+def new(file: Path) -> None:
+    """Write the secret of a cluster that is to be made, for cluster_secret_file of its brokers.
+
+    A file that exists is kept. Clusters whose brokers join with tokens do not need it.
+    """
+    from moldau.server.cluster_secret import new_secret_file
+
+    say(f"wrote {file}" if new_secret_file(file) else f"{file} exists: kept")
+
+
+@secret.command(
     "create",
     examples=(
         "moldau cluster secret create /var/lib/moldau",

@@ -28,7 +28,7 @@ from moldau.server.config.keys import (
 )
 from moldau.server.config.listener_rules import violations
 from moldau.server.config.listeners import parse_mechanisms, section_setting
-from moldau.server.config.scalars import BadValue
+from moldau.server.config.scalars import BadValue, parse_address
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import Listeners
 from moldau.server.config.values import parse_value
@@ -310,6 +310,15 @@ def _check_together(
         value = values[name]
         if isinstance(value, Endpoint) and value.port == 0:
             refuse(name, "must have a port")
+    for member in str(values["initial_members"] or "").split(","):
+        try:
+            if member.strip() and parse_address(member).port == 0:
+                raise BadValue("must have ports")
+        except BadValue as error:
+            refuse("initial_members", f"contains '{member.strip()}': it {error}")
+    if values["initial_members"] and values["bootstrap"]:
+        reason = "is for clusters without initial_members, which decide who bootstraps"
+        refuse("bootstrap", reason, "set one of them")
     for host in str(values["http.hosts"] or "").split(","):
         if host.strip() and not _HOST.fullmatch(host.strip()):
             refuse(

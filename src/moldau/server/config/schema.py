@@ -550,6 +550,13 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     rack: Annotated[
         str | None, Setting("The machine or zone of this broker; replicas are spread over racks.")
     ] = None
+    rack_file: Annotated[
+        str | None,
+        Setting(
+            "A file whose first line is the rack, if rack is unset; for containers, which learn "
+            "the zone of their machine at the start."
+        ),
+    ] = None
     data_dir: Annotated[str, Setting("The directory of all stored data.")] = "./.moldau"
     cluster_id: Annotated[
         str | None,
@@ -570,6 +577,22 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         Setting(
             "The HTTP address of any member of the cluster to join; not needed after the first "
             "start."
+        ),
+    ] = None
+    initial_members: Annotated[
+        str | None,
+        Setting(
+            "The HTTP addresses of the brokers that form a new cluster, separated by commas; the "
+            "same list for all brokers, and for each start. The first one bootstraps when all "
+            "others are new as well; a broker without a cluster joins any of them that has one."
+        ),
+    ] = None
+    cluster_secret_file: Annotated[
+        str | None,
+        Setting(
+            "A file with the secret to bootstrap or to join with: a copy of cluster.secret, or a "
+            "text of 32 characters or more. Not needed after the first start: the data directory "
+            "keeps the secret."
         ),
     ] = None
     listeners: Annotated[

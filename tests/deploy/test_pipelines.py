@@ -1,4 +1,4 @@
-"""The files in deploy/: they parse, and `moldau` takes every command in them."""
+"""The files in deploy/pipelines: they parse, and `moldau` takes every command in them."""
 
 import ast
 import configparser
@@ -16,7 +16,7 @@ from moldau.cli.pipeline.run import run
 
 pytestmark = pytest.mark.system
 
-DEPLOY = Path(__file__).parent.parent / "deploy"
+DEPLOY = Path(__file__).parents[2] / "deploy/pipelines"
 
 
 def check(words: Sequence[str]) -> dict[str, Any]:
@@ -128,3 +128,9 @@ def test_every_file_is_on_the_page() -> None:
     page = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.iterdir():
         assert path.name == "README.md" or f"({path.name})" in page
+
+
+def test_every_folder_is_on_the_index() -> None:
+    index = (DEPLOY.parent / "README.md").read_text()
+    for path in DEPLOY.parent.iterdir():
+        assert path.name == "README.md" or f"]({path.name}" in index, path.name

@@ -1,0 +1,149 @@
+"""`moldau broker health` and `can-stop`: checks for containers, probes and rolling restarts."""
+
+import http.client
+import ssl
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from moldau.cli.broker import load
+from moldau.cli.click_groups import command
+from moldau.cli.cluster.topology import (
+    TopologyWatch,
+    complete_brokers,
+    connect,
+    find_broker,
+    http_option,
+)
+from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.options import config_option, set_option, timeout_option
+from moldau.cli.output import counted, say
+
+if TYPE_CHECKING:
+    from moldau.model.topology import Topology
+    from moldau.server.config.schema import ServerConfig
+    from moldau.server.config.security_schema import ListenerConfig
+
+_SECONDS_MAX: Final = 3.0
+_ANY_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_NAMES_MAX: Final = 5
+_READY: Final = 200
+
+
+@command(
+    "health",
+    examples=(
+        "moldau broker health                  # exits with 1 if it does not respond",
+        "moldau broker health --ready          # exits with 1 while it does not serve clients",
+        "moldau broker health --config broker.yaml",
+    ),
+)
+@click.option("--ready", is_flag=True, help="Check that it is ready to serve clients.")
+@config_option
+@set_option("Any setting")
+def health(ready: bool, config_file: str | None, settings: tuple[tuple[str, str], ...]) -> int:
+    """Check that the broker of this configuration responds on this machine, or is ready.
+
+    Reads the address from the same flags, variables and file as `moldau broker start`, and needs no
+    login. Whether a broker responds does not depend on other brokers.
+    """
+    from moldau.server.config.listeners import listeners_for
+    from moldau.server.config.security_schema import ListenerProtocol
+
+    config = load({}, settings, config_file).config
+    (listener,) = listeners_for(config, ListenerProtocol.HTTP)
+    path = "/readyz" if ready else "/healthz"
+    try:
+        status, text = _get(config, listener, path)
+    except (OSError, http.client.HTTPException) as error:
+        raise CommandError(
+            f"no broker responds at {listener.address} ({listener.setting}): {error}",
+            hint="is it running with this configuration? the log of its start says why not",
+        ) from None
+    click.echo(text)
+    return ExitCode.OK if status == _READY else ExitCode.FAILED
+
+
+def _get(config: "ServerConfig", listener: "ListenerConfig", path: str) -> tuple[int, str]:
+    """Raises OSError, HTTPException."""
+    address = listener.address
+    host = _ANY_HOSTS.get(address.host, address.host)
+    connection = http.client.HTTPConnection(host, address.port, timeout=_SECONDS_MAX)
+    if listener.uses_tls:
+        context = ssl.create_default_context()
+        # On this machine, at an address that the certificate need not have.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        _load_own(context, config, listener)
+        connection = http.client.HTTPSConnection(
+            host, address.port, timeout=_SECONDS_MAX, context=context
+        )
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "ListenerConfig") -> None:
+    """With mtls the broker asks for a certificate: its own is one."""
+    from moldau.server.config.listeners import split_files
+    from moldau.server.config.security_schema import ListenerSecurity
+
+    if listener.security is ListenerSecurity.MTLS:
+        chain = split_files(listener.cert_file or config.security.cert_file or "")[0]
+        key = split_files(listener.key_file or config.security.key_file or "")[0]
+        password = config.security.key_password
+        context.load_cert_chain(chain, key, password.reveal() if password else "")
+
+
+@command(
+    "can-stop",
+    examples=(
+        "moldau broker can-stop 2                      # exits with 1 if it cannot",
+        "moldau broker can-stop 2 --timeout 5m         # waits until it can",
+        "moldau broker can-stop --data-dir /var/lib/moldau --timeout 30s   # the broker here",
+    ),
+)
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
+@timeout_option("0s", "Wait this long until it can.")
+@http_option
+def can_stop(number: int | None, timeout: float, http: str) -> int:
+    """Check that the cluster can do without a broker; without N, without the one that responds.
+
+    It can if every partition of the broker has a majority of its replicas in sync on others. A
+    partition that has too few replicas for that is not waited for. SIGTERM then transfers the
+    leaderships of the broker to others.
+    """
+    client, topology = connect(http)
+    me = topology.answered_by if number is None else number
+    watch = TopologyWatch(client, timeout)
+    while True:
+        find_broker(topology, me)
+        needed = needs(topology, me)
+        if not needed:
+            say(f"the cluster can do without broker {me}")
+            return ExitCode.OK
+        if watch.is_over:
+            break
+        topology = watch.poll() or topology
+    shown = ", ".join(needed[:_NAMES_MAX]) + (", …" if len(needed) > _NAMES_MAX else "")
+    raise CommandError(
+        f"broker {me} is needed for {counted(len(needed), 'partition')}: {shown}",
+        hint="other replicas are not in sync: moldau broker status; wait for them: --timeout 5m",
+    )
+
+
+def needs(topology: "Topology", number: int) -> list[str]:
+    """Partitions that would lose their majority without this broker, until others catch up."""
+    found = []
+    alive = {broker.id for broker in topology.brokers if broker.alive}
+    for topic in topology.topics:
+        for part in topic.partitions:
+            others = set(part.replicas) - {number}
+            in_sync = others & set(part.in_sync) & alive
+            majority = len(part.replicas) // 2 + 1
+            if number in part.replicas and len(in_sync) < majority <= len(others):
+                found.append(f"{topic.name}:{part.partition}")
+    return found

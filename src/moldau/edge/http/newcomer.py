@@ -1,0 +1,41 @@
+"""What a broker serves over HTTP while it has no cluster: that it runs, and that it is new.
+
+The other initial members ask for it before the first one bootstraps the cluster (server/formation).
+"""
+
+from collections.abc import Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moldau.edge.http.responses import RETRY_SECONDS, respond, respond_error
+from moldau.model.errors import ErrorCode
+from moldau.model.topology import JoinChallenge, Readiness
+
+
+def build_newcomer_app(
+    initial_members: Sequence[str], is_new: bool, state: Callable[[], str]
+) -> Starlette:
+    """`is_new`: the data directory belongs to no cluster; else it only says that it is waiting."""
+
+    async def alive(request: Request) -> Response:
+        return respond({"status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        reply = Readiness(ready=False, reasons=(state(),))
+        return respond(reply, 503, {"retry-after": str(RETRY_SECONDS)})
+
+    async def challenge(request: Request) -> Response:
+        if is_new:
+            return respond(JoinChallenge(challenge=b"", initial_members=tuple(initial_members)))
+        return respond_error(503, ErrorCode.BROKER_NOT_AVAILABLE, state())
+
+    return Starlette(
+        routes=[
+            Route("/healthz", alive, methods=["GET"]),
+            Route("/readyz", ready, methods=["GET"]),
+            Route("/api/v1/cluster/join/challenge", challenge, methods=["GET"]),
+        ]
+    )

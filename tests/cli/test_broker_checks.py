@@ -1,0 +1,37 @@
+"""Whether the cluster can do without a broker, by the replicas that are in sync on others."""
+
+import pytest
+from msgspec.structs import replace
+
+from http_cluster import partition, topic, topology
+from moldau.cli.broker_checks import needs
+from moldau.model.topology import Topology
+
+pytestmark = pytest.mark.inprocess
+
+ALL = (1, 2, 3)
+
+
+def cluster(in_sync: tuple[int, ...], replicas: tuple[int, ...] = ALL, *dead: int) -> Topology:
+    shown = topology(topic("orders", partition(0, replicas=replicas, in_sync=in_sync)))
+    (one,) = shown.brokers
+    brokers = tuple(replace(one, id=number, alive=number not in dead) for number in ALL)
+    return replace(shown, brokers=brokers)
+
+
+@pytest.mark.parametrize(
+    ("shown", "needed"),
+    [
+        (cluster(ALL), False),
+        (cluster((1, 2)), True),
+        (cluster((2, 3)), False),
+        (cluster(ALL, ALL, 3), True),
+        (cluster((2, 3), (2, 3)), False),
+        # Too few replicas to do without any: not waited for.
+        (cluster((1,), (1,)), False),
+        (cluster((1, 2), (1, 2)), False),
+    ],
+    ids=["all", "one behind", "itself behind", "one dead", "not its own", "single", "two"],
+)
+def test_a_broker_is_needed_while_the_others_are_no_majority(shown: Topology, needed: bool) -> None:
+    assert bool(needs(shown, 1)) is needed

@@ -1,0 +1,241 @@
+"""The chart, the manifests that are rendered from it, the compose file and the unit of systemd.
+
+Each is held against its schema by the tool that has it; a tool that is not installed is named by
+the skip. helm is a Go program: make helm
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from moldau_command import run_moldau
+
+from moldau import __version__
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm/moldau"
+RENDERED = {"moldau.yaml": "values.yaml", "moldau-try.yaml": "values-try.yaml"}
+"""The plain manifests, with the values that they are rendered with."""
+INSECURE = ("--set", "insecure=true")
+CLUSTER_SECRET = ("--set", "clusterSecret.existingSecret=x")
+
+
+def tool(name: str, how: str) -> str:
+    """A program, beside Python or in the path; skips the test without it."""
+    folders = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = shutil.which(name, path=folders)
+    if found is None:
+        pytest.skip(f"{name} is not installed ({how})")
+    return found
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+def helm(*words: str) -> subprocess.CompletedProcess[str]:
+    program = os.environ.get("MOLDAU_TEST_HELM") or tool(
+        "helm", "make helm, or MOLDAU_TEST_HELM=/path/to/helm"
+    )
+    return run(program, *words)
+
+
+def template(*words: str) -> subprocess.CompletedProcess[str]:
+    place = ("--namespace", "moldau", "--kube-version", "1.30")
+    return helm("template", "moldau", str(CHART), *place, *words)
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (document,) = (each for each in found if each["kind"] == kind)
+    return document
+
+
+# ---- helm
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
+    done = template("--values", str(DEPLOY / "kubernetes" / RENDERED[name]))
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs/operate/kubernetes.md").read_text()
+    assert done.stdout == (DEPLOY / "kubernetes" / name).read_text(), (
+        "render it again, as docs/operate/kubernetes.md says"
+    )
+    assert f"--values deploy/kubernetes/{RENDERED[name]} > deploy/kubernetes/{name}" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "choose how clients are served"),
+        ((*INSECURE, "--set", "tls.enabled=true"), "choose how clients are served"),
+        (("--set", "tls.enabled=true"), "needs a certificate"),
+        ((*INSECURE, "--set", "replicas=2"), "is less than initialMembers=3"),
+        ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
+        ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
+        ((*INSECURE, "--set", "replica=5"), "replica"),
+        ((*INSECURE, "--set", "antiAffinity=hard"), "antiAffinity"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(words: tuple[str, ...], expected: str) -> None:
+    done = template(*words)
+    assert done.returncode != 0
+    assert expected in done.stderr
+
+
+def test_every_choice_renders_what_kubernetes_accepts(tmp_path: Path) -> None:
+    validate = tool("kubernetes-validate", "pip install kubernetes-validate")
+    issuer = "tls.certManager.issuer.name=ca"
+    choices = (
+        (*INSECURE,),
+        (*INSECURE, "--set", "rack.from=label,antiAffinity=preferred,config.log.retention_ms=1d"),
+        (*INSECURE, "--set", "initialMembers=1,replicas=1,replicationFactor=1,minInsyncReplicas=1"),
+        ("--set", f"tls.enabled=true,tls.certManager.enabled=true,{issuer}", *CLUSTER_SECRET),
+        (*INSECURE, "--set", "metrics.serviceMonitor.enabled=true,rack.from=none"),
+    )
+    for number, words in enumerate(choices):
+        done = template(*words)
+        assert done.returncode == 0, done.stderr
+        custom = ("ServiceMonitor", "Certificate")  # Of operators: no schema here.
+        known = [each for each in documents(done.stdout) if each["kind"] not in custom]
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(known))
+    files = [str(path) for path in tmp_path.iterdir()]
+    files += [str(DEPLOY / "kubernetes" / name) for name in RENDERED]
+    for version in ("1.30", "1.34"):
+        done = run(validate, "--strict", "--quiet", "-k", version, *files)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_upgrade_that_scales_does_not_restart_brokers() -> None:
+    pods = []
+    for words in ((), ("--set", "replicas=5")):
+        done = template(*INSECURE, *CLUSTER_SECRET, *words)
+        pods.append(one(documents(done.stdout), "StatefulSet")["spec"]["template"])
+    assert pods[0] == pods[1]
+
+
+# ---- the manifests, without helm
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_the_configuration_of_the_manifests_is_valid(name: str, tmp_path: Path) -> None:
+    text = one(documents((DEPLOY / "kubernetes" / name).read_text()), "ConfigMap")["data"]
+    file = tmp_path / "broker.yaml"
+    file.write_text(text["broker.yaml"])
+    run_moldau("config", "show", "--config", str(file), "--set", "kafka.advertised=broker:9092")
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_brokers_run_without_privileges_and_live_without_a_majority(name: str) -> None:
+    pod = one(documents((DEPLOY / "kubernetes" / name).read_text()), "StatefulSet")["spec"]
+    assert pod["podManagementPolicy"] == "Parallel"
+    spec = pod["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["automountServiceAccountToken"] is False
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+    (broker,) = spec["containers"]
+    assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert broker["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert broker["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    # What it may write to is mounted.
+    data = {each["name"]: each.get("value", "") for each in broker["env"]}["MOLDAU_DATA_DIR"]
+    mounts = {each["name"]: each["mountPath"] for each in broker["volumeMounts"]}
+    assert data.startswith(mounts["data"] + "/")
+
+
+def test_chart_and_compose_run_this_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
+    images = {each["image"] for each in compose()["services"].values()}
+    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{__version__}"}
+
+
+# ---- compose
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
+    return found
+
+
+def test_the_compose_file_fits_its_schema() -> None:
+    check = tool("check-jsonschema", "pip install check-jsonschema")
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    done = run(check, *schema, str(DEPLOY / "docker/compose.yaml"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_brokers_of_compose_have_valid_settings_and_files_that_exist(tmp_path: Path) -> None:
+    services = compose()["services"]
+    brokers = {name: each for name, each in services.items() if name.startswith("broker-")}
+    assert len(brokers) == 3
+    for name, service in brokers.items():
+        settings = service["environment"]
+        # Each is found under its own name, by the others and by Prometheus.
+        assert service["hostname"] == name
+        assert settings["MOLDAU_HTTP__ADVERTISED"] == f"{name}:8080"
+        assert f"{name}:8080" in settings["MOLDAU_INITIAL_MEMBERS"].split(",")
+        listeners = {each["name"]: each for each in json.loads(settings["MOLDAU_LISTENERS"])}
+        port = listeners["host"]["advertised"].rpartition(":")[2]
+        assert f"127.0.0.1:{port}:{port}" in service["ports"]
+        flags = [f"--set={key[7:].replace('__', '.').lower()}={v}" for key, v in settings.items()]
+        # The list is given by the environment only.
+        run_moldau("config", "show", *(f for f in flags if not f.startswith("--set=listeners")))
+    # As docs/operate/containers.md and docs/operate/systemd.md make it.
+    *command, secret = services["secret"]["command"]
+    assert secret == brokers["broker-1"]["environment"]["MOLDAU_CLUSTER_SECRET_FILE"]
+    run_moldau(*command, str(tmp_path / "cluster.secret"))
+
+
+def test_everything_in_compose_is_published_on_this_machine_only_and_mounts_what_exists() -> None:
+    found = compose()
+    missing = []
+    for service in found["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        for mount in service.get("volumes", ()):
+            source = mount.partition(":")[0]
+            if not source.startswith("."):
+                assert source in found["volumes"]
+            elif not (DEPLOY / "docker" / source).is_dir():
+                missing.append(source)
+    if missing and not (DEPLOY / "prometheus").exists():
+        pytest.skip("deploy/prometheus and deploy/grafana are not in this checkout")
+    assert missing == []
+
+
+# ---- systemd
+
+
+def test_systemd_accepts_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze", "apt-get install systemd")
+    unit = tmp_path / "moldau.service"
+    text = (DEPLOY / "systemd/moldau.service").read_text()
+    # The program must exist where it looks.
+    unit.write_text(text.replace("/opt/moldau/bin/moldau", sys.executable))
+    done = run(analyze, "verify", "--man=no", str(unit))
+    assert done.returncode == 0, done.stderr
+    assert "moldau.service" not in done.stderr, done.stderr
+    confined = run(analyze, "security", "--offline=true", "--threshold=20", str(unit))
+    assert confined.returncode == 0, confined.stdout[-500:]
+
+
+def test_the_configuration_for_systemd_is_valid() -> None:
+    """By the command of docs/operate/systemd.md."""
+    run_moldau("config", "show", "--config", str(DEPLOY / "systemd/broker.yaml"))

@@ -1,0 +1,59 @@
+"""How a pod learns its zone: the script of the init container asks an API server over TLS."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes_api import kubernetes_api
+
+pytestmark = pytest.mark.system
+
+SCRIPT = Path(__file__).parents[2] / "deploy/helm/moldau/files/zone.py"
+LABEL = "topology.kubernetes.io/zone"
+LABELS = {"with": {LABEL: "zone-b"}, "without": {}}
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What Kubernetes gives to a container."""
+    with kubernetes_api(tmp_path, LABELS) as api:
+        for name, content in api.account.items():
+            (tmp_path / name).write_text(content)
+        yield {
+            **os.environ,
+            **api.variables,
+            "SERVICE_ACCOUNT_DIR": str(tmp_path),
+            "ZONE_TRIES": "1",
+        }
+
+
+def ask(variables: dict[str, str], node: str, file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), LABEL, str(file)],
+        env={**variables, "NODE_NAME": node},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("node", "zone"), [("with", "zone-b"), ("without", "")])
+def test_the_zone_is_the_label_of_the_node(
+    node: str, zone: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    done = ask(variables, node, tmp_path / "rack")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "rack").read_text() == zone
+
+
+def test_a_service_account_without_the_right_is_named(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("of somebody else")
+    done = ask(variables, "with", tmp_path / "rack")
+    assert done.returncode == 1
+    assert "HTTP 403; may this service account get nodes?" in done.stderr
+    assert not (tmp_path / "rack").exists()
