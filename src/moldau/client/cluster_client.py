@@ -22,6 +22,13 @@ from moldau.client.errors import (
     login_hint,
 )
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
+from moldau.model.backup import (
+    ClusterCopy,
+    QueueStates,
+    Restored,
+    RestoredTo,
+    StartToRestore,
+)
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -153,6 +160,28 @@ class ClusterClient:
         """For brokers only: join the cluster."""
         return self._request("POST", JOIN_PATH, request, SealedJoinReply)
 
+    # ---- backups
+
+    def backup_cluster(self) -> ClusterCopy:
+        return self._request("GET", "/api/v1/backup/cluster", None, ClusterCopy)
+
+    def backup_queue(self, group: str, topic: str) -> QueueStates:
+        path = f"/api/v1/backup/queues/{quote(group, safe='')}/{quote(topic, safe='')}"
+        return self._request("GET", path, None, QueueStates)
+
+    def restore(self, what: str, body: msgspec.Struct) -> None:
+        """`what` is the end of the path: cluster, queues or queue-groups."""
+        self._request("POST", f"/api/v1/restore/{what}", body, Restored)
+
+    def restore_start(self, wanted: StartToRestore) -> int:
+        """At the leader of the partition, whose address this client has; and so the next."""
+        return self._request("POST", "/api/v1/restore/starts", wanted, RestoredTo).offset
+
+    def restore_batches(self, topic: str, partition: int, offset: int, run: bytes) -> int:
+        """The new end of the partition."""
+        path = f"/api/v1/restore/topics/{quote(topic, safe='')}/{partition}?offset={offset}"
+        return self._request("POST", path, run, RestoredTo).offset
+
     # ---- requests
 
     def _change(self, action: str, broker: int) -> BrokerActionResponse:
@@ -163,12 +192,13 @@ class ClusterClient:
         self,
         method: str,
         path: str,
-        body: msgspec.Struct | None,
+        body: msgspec.Struct | bytes | None,
         reply: type[T],
         *,
         expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
-        sent = None if body is None else _encoder.encode(body)
+        is_raw = isinstance(body, bytes)
+        sent = body if body is None or is_raw else _encoder.encode(body)
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
         for host, port, security in self._addresses:
@@ -181,6 +211,7 @@ class ClusterClient:
                     sent,
                     seconds_max=self._call_seconds_max,
                     security=security,
+                    media_type="application/octet-stream" if is_raw else "application/json",
                 )
             except http.NoResponse as error:
                 unreachable.append(error)

@@ -39,7 +39,12 @@ from moldau.records.batch import (
     read_header,
     stamp,
 )
-from moldau.records.control import TRANSACTIONS_V2, EndMarker, build_end_marker
+from moldau.records.control import (
+    TRANSACTIONS_V2,
+    EndMarker,
+    build_end_marker,
+    read_end_marker,
+)
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.insync_waiters import InsyncWaiters
@@ -305,6 +310,26 @@ class Replica(RaftReplica):
         self._bytes_since_snapshot += size
         self._driver.appended(group, size)
         return _new_header(Proposal, (offset, end, time, self))
+
+    def restore(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
+        """Append batches of a backup: with their producers and markers, and without the checks of
+        sequences, which were made when they were first written. `data` is stamped in place.
+
+        Raises RefusedError or StorageError if nothing was appended.
+        """
+        self._driver.check_leadership(self.group)
+        offset = self.log.end_offset
+        markers: dict[Offset, EndMarker] = {}
+        position = 0
+        for header in headers:
+            if header.is_control and (marker := read_end_marker(data, position)) is not None:
+                markers[header.base_offset] = marker
+            position += header.size
+        stamped, size, end = stamp_all(data, headers, offset, self.group.core.epoch, NO_TIMESTAMP)
+        self._append(data, stamped)
+        self.on_stored(self.group, stamped, markers)
+        self._driver.appended(self.group, size)
+        return Proposal(offset, end, NO_TIMESTAMP, self)
 
     def _check_sequence(
         self, headers: list[BatchHeader], append_time: bool, guard: VerificationGuard | None
