@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from moldau.control.metadata_store import MetadataStore
+from moldau.data.partitions import Partitions
 from moldau.leases.ledger import Stored
 from moldau.leases.records import decode
 from moldau.leases.state import Leased, Open, QueueId, QueueRecord, QueueState, Waiting
@@ -23,9 +24,10 @@ from moldau.queues.ledgers import LedgerRefusedError, Ledgers
 
 
 class QueueCopies:
-    def __init__(self, metadata: MetadataStore, ledgers: Ledgers) -> None:
+    def __init__(self, metadata: MetadataStore, ledgers: Ledgers, partitions: Partitions) -> None:
         self._metadata = metadata
         self._ledgers = ledgers
+        self._partitions = partitions
 
     async def read(self, group: str, topic: Topic) -> list[QueueStateCopy]:
         """Of all partitions that have a state. Raises RefusedError."""
@@ -41,15 +43,18 @@ class QueueCopies:
     async def write(self, group: str, topic: Topic, copied: QueueStateCopy, end: int) -> None:
         """Store the state of a queue that has none; `end` is that of the restored partition.
 
-        Succeeds if the same state is there already. Raises RefusedError.
+        On the leader of the partition, and as its own, of this epoch: a state of an earlier epoch
+        is cut at the end that the log had when the leader was elected, which may have been empty
+        then. Succeeds if the same state is there already. Raises RefusedError.
         """
         queue = QueueId(group, topic.topic_id, PartitionIndex(copied.partition))
-        record = snapshot_of(queue, copied.records, Offset(end))
+        epoch = self._partitions.lead(topic.name, copied.partition).replica.group.core.epoch
+        record = snapshot_of(queue, copied.records, Offset(end), epoch)
         try:
             await self._ledgers.write(queue, (record,))
         except LedgerRefusedError:
             stored = await self._ledgers.stored(queue)
-            if _decoded(stored) != [record]:
+            if [replace(each, epoch=epoch) for each in _decoded(stored)] != [record]:
                 raise RefusedError(
                     ErrorCode.DUPLICATE_RESOURCE,
                     f"queue {group} has a state on {topic.name}-{copied.partition} already",
@@ -71,7 +76,9 @@ class QueueCopies:
         )
 
 
-def snapshot_of(queue: QueueId, records: Sequence[Stored], end: Offset) -> QueueRecord:
+def snapshot_of(
+    queue: QueueId, records: Sequence[Stored], end: Offset, epoch: Epoch
+) -> QueueRecord:
     """The state that `records` lead to, as the first record of another queue.
 
     What it says beyond `end` is left out: those messages are not in the backup.
@@ -92,7 +99,7 @@ def snapshot_of(queue: QueueId, records: Sequence[Stored], end: Offset) -> Queue
     return QueueRecord(
         queue=queue,
         sequence=1,
-        epoch=Epoch(0),
+        epoch=epoch,
         next=min(state.next, end),
         opened=tuple((offset, entry) for offset, entry in opened if offset < end),
         is_snapshot=True,

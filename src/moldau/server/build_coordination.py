@@ -144,7 +144,7 @@ class CoordinationServices:
         """What backups and restores use."""
         return CopyServices(
             restore=RestoreService(self.partitions, disk),
-            queue_copies=QueueCopies(self.metadata, self.ledgers),
+            queue_copies=QueueCopies(self.metadata, self.ledgers, self.partitions),
         )
 
     def on_leadership(self, replica: Replica) -> None:

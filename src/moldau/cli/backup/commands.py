@@ -65,8 +65,8 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def backup() -> None:
     """Back up a cluster to a directory or S3, verify it, and restore it.
 
-    A backup has all topics with their offsets, the committed offsets of groups, the state of queues,
-    users, ACLs and quotas. Each further one to the same place adds what is new.
+    A backup has all topics with their offsets, the committed offsets of groups, the state of
+    queues, users, ACLs and quotas. Each further one to the same place adds what is new.
     """
 
 
@@ -342,6 +342,11 @@ def restore(
         f"({format_bytes(pace.bytes / seconds)}/s); {counted(done.groups, 'group')}, "
         f"{counted(done.queues, 'queue')}, {counted(done.users, 'user')}"
     )
+    for group in restorer.busy_groups:
+        say(
+            f"note: group {group} has members, and its offsets were not restored; stop them and "
+            f"set the offsets: moldau group seek {group}"
+        )
     for topic in restorer.expiring(int(time.time() * 1000)):
         say(
             f"note: records of {names(topic)} are older than its retention.ms and will be deleted; "

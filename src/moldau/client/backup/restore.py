@@ -35,6 +35,7 @@ SETTING: Final = "moldau.restoring"
 _RUN_BYTES: Final = 2 * 1024 * 1024
 """Of one request; the broker keeps some of them in memory."""
 _SECONDS_MAX: Final = 60.0
+_IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _RETENTION_MS_DEFAULT: Final = 7 * 24 * 60 * 60 * 1000
 
 
@@ -80,6 +81,8 @@ class BackupRestorer:
         self._options = options
         self._http_at = http_at
         self._pace = pace or Pace(options.bytes_per_second)
+        self.busy_groups: list[str] = []
+        """Groups with members, whose offsets are left as they are."""
         self._tag = f"{manifest.id}/{manifest.number}"
         self._clients = threading.local()
         self._opened: list[KafkaClient] = []
@@ -180,9 +183,8 @@ class BackupRestorer:
             )
 
     def _restore_partition(self, copy: PartitionCopy) -> None:
-        writer = _PartitionWriter(
-            self._target, self._client(), copy, self._name(copy), self._http_at
-        )
+        name = self._options.name_of(copy.topic)
+        writer = _PartitionWriter(self._target, self._client(), copy.partition, name, self._http_at)
         end = writer.end()
         self._pace.add(0, min(end, copy.end) - min(copy.start, end))
         run = bytearray()
@@ -208,9 +210,6 @@ class BackupRestorer:
         if copy.start > 0:
             writer.trim(copy.start)
 
-    def _name(self, copy: PartitionCopy) -> str:
-        return self._options.name_of(copy.topic)
-
     def _client(self) -> KafkaClient:
         found: KafkaClient | None = self._clients.__dict__.get("client")
         if found is None:
@@ -235,8 +234,15 @@ class BackupRestorer:
                     for topic, partition, offset, metadata in group.offsets
                     if (topic, partition) in self._ends
                 ]
-                if offsets:
+                if not offsets:
+                    continue
+                try:
                     admin.commit(group.name, offsets)
+                except RejectedError as error:
+                    if error.code not in _IN_USE:
+                        raise
+                    self.busy_groups.append(group.name)
+                else:
                     restored += 1
         return restored
 
@@ -258,7 +264,14 @@ class BackupRestorer:
                             state=state,
                             end=self._ends[queue.topic, state.partition],
                         )
-                        http.restore("queues", wanted)
+                        writer = _PartitionWriter(
+                            self._target,
+                            self._client(),
+                            state.partition,
+                            wanted.topic,
+                            self._http_at,
+                        )
+                        writer.put_queue(wanted)
             dead = group.dead_letter_topic
             http.restore(
                 "queue-groups",
@@ -279,14 +292,14 @@ class _PartitionWriter:
         self,
         target: Source,
         client: KafkaClient,
-        copy: PartitionCopy,
+        partition: int,
         topic: str,
         http_at: Callable[[str], ClusterClient],
     ) -> None:
         self._target = target
         self._client = client
         self._topic = topic
-        self._partition = copy.partition
+        self._partition = partition
         self._http_at = http_at
         self._leader: ClusterClient | None = None
 
@@ -305,6 +318,9 @@ class _PartitionWriter:
                 http.restore_batches(self._topic, self._partition, max(known, offset), rest)
 
         self._retry(attempt)
+
+    def put_queue(self, wanted: QueueToRestore) -> None:
+        self._retry(lambda: self._at_leader().restore("queues", wanted))
 
     def trim(self, start: int) -> None:
         wanted = StartToRestore(topic=self._topic, partition=self._partition, start=start)
