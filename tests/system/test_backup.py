@@ -1,5 +1,6 @@
 """A backup under load, and its restore on a new cluster: identical up to the backup's offsets."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,11 +15,15 @@ from queue_worker import CALL_SECONDS, Worker, door
 
 from moldau.client.backup.manifests import Manifest, load_manifest, manifest_numbers
 from moldau.client.backup.stores import DirectoryStore
+from moldau.client.errors import RejectedError
 from moldau.client.kafka.admin import Admin
 from moldau.client.queue.sync_client import QueueClient
 from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.wire.group_offsets import GroupOffsets
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset, TimestampMs
 from moldau.proto.v1 import queue_pb2 as pb
+from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -316,16 +321,59 @@ def test_a_restore_that_was_killed_is_repeated_and_continues(world: World) -> No
         wait_until(has_begun, "the restore")
         slow.kill()
         slow.wait(wait_seconds_max())
-        with pytest.raises(confluent_kafka.KafkaException):
-            # Until it is complete, nobody else writes.
-            refused = confluent_kafka.Producer({"bootstrap.servers": world.target.bootstrap})
-            failures: list[confluent_kafka.KafkaError] = []
-            refused.produce("again-plain", b"", on_delivery=lambda error, _: failures.append(error))
-            refused.flush(wait_seconds_max())
-            raise confluent_kafka.KafkaException(failures[0])
+        # Until it is complete, nobody else writes.
+        record = Record(Offset(0), TimestampMs(0), b"", b"", [])
+        with pytest.raises(RejectedError) as refused:
+            client.produce("again-plain", 0, build_batch([record]))
+        assert refused.value.code == ErrorCode.POLICY_VIOLATION
     succeeding("backup", "restore", str(world.place), *words)
     said = succeeding("backup", "verify", str(world.place), "--against", *words)
     assert "identical in the cluster" in said
+
+
+def test_a_backup_that_was_killed_is_continued(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "cut-short"
+    words = ["--http", world.source.http_address, "--parallel", "1"]
+    slow = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "moldau", "backup", "create", str(place), *words),
+            *("--mib-per-second", "0.01"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until(lambda: list(place.rglob("*.batches")), "the first file")
+    slow.kill()
+    slow.wait(wait_seconds_max())
+    files = {file: file.stat().st_ino for file in place.rglob("*.batches")}
+    assert "cut short" in failing("backup", "restore", str(place), *words)
+    assert "cut short" in failing("backup", "verify", str(place), *words)
+    succeeding("backup", "create", str(place), *words)
+    assert files.items() <= {file: file.stat().st_ino for file in place.rglob("*.batches")}.items()
+    assert "whole and undamaged" in succeeding("backup", "verify", str(place))
+
+
+def test_a_damaged_or_missing_file_is_named_with_its_topic(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "damaged"
+    shutil.copytree(world.place, place)
+    files = sorted(place.rglob("*.batches"), key=lambda file: file.stat().st_size)
+    files[0].unlink()
+    data = bytearray(files[-1].read_bytes())
+    data[len(data) // 2] ^= 1
+    files[-1].write_bytes(data)
+    said = failing("backup", "verify", str(place))
+    assert files[0].name in said
+    assert f"{files[-1].name} is damaged" in said
+    assert "2 partitions of" in said
+
+
+def test_other_places_are_refused_with_the_reason(world: World, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    http = ["--http", world.source.http_address]
+    assert "not empty and not a backup" in failing("backup", "create", str(tmp_path), *http)
+    assert "is not a backup" in failing("backup", "restore", str(tmp_path), *http)
+    target = ["--http", http_of(world.target)]
+    assert "backups of cluster" in failing("backup", "create", str(world.place), *target)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

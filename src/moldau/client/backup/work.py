@@ -33,15 +33,16 @@ class Pace:
 
     def add(self, size: int, offsets: int) -> None:
         """Wait as long as the rate requires. Raises Cancelled."""
+        wait_seconds = 0.0
         with self._lock:
             self.bytes += size
             self.offsets += offsets
             self._on_progress(self.offsets)
-            now = time.monotonic()
-            free_at = self._free_at = max(self._free_at, now) + (
-                size / self._rate if self._rate else 0.0
-            )
-        if self._cancelled.wait(max(0.0, free_at - now) if self._rate else 0.0):
+            if self._rate:
+                now = time.monotonic()
+                self._free_at = max(self._free_at, now) + size / self._rate
+                wait_seconds = self._free_at - now
+        if self._cancelled.wait(wait_seconds) if wait_seconds else self._cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
