@@ -11,6 +11,7 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.model.ids import Offset
 from moldau.records.batch import BatchFormatError
+from moldau.records.control import end_markers
 from moldau.records.runs import filler_run, read_run
 from moldau.replica.raft_replica import wait_for_code
 
@@ -34,6 +35,8 @@ class RestoreService:
             if replica.log.end_offset == 0 and offset > 0:
                 data = bytearray(filler_run(0, offset)) + data
                 headers = read_run(data, 0)
+            # Followers would stop if they could not read them.
+            end_markers(data, headers)
         except BatchFormatError as error:
             raise RefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         if not headers:
@@ -44,7 +47,7 @@ class RestoreService:
                 f"{topic}-{partition} continues at offset {replica.log.end_offset}, not {offset}",
             )
         try:
-            proposal = replica.restore(data, headers)
+            proposal = replica.append_as_is(data, headers)
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         code = await wait_for_code(proposal.when_committed)

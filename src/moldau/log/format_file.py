@@ -46,8 +46,7 @@ def check_format(files: Files) -> None:
 
 def write_format(files: Files) -> None:
     """Durable when it returns; of a directory that has an older format or none."""
-    if files.exists(FORMAT_FILE):
-        if json.loads(files.read(FORMAT_FILE))["format"] == DATA_FORMAT:
-            return
-    entry = {"format": DATA_FORMAT, "written_by": __version__}
-    files.replace(FORMAT_FILE, json.dumps(entry).encode() + b"\n")
+    known = json.loads(files.read(FORMAT_FILE)) if files.exists(FORMAT_FILE) else {}
+    if known.get("format") != DATA_FORMAT:
+        entry = {"format": DATA_FORMAT, "written_by": __version__}
+        files.replace(FORMAT_FILE, json.dumps(entry).encode() + b"\n")

@@ -43,7 +43,7 @@ from moldau.records.control import (
     TRANSACTIONS_V2,
     EndMarker,
     build_end_marker,
-    read_end_marker,
+    end_markers,
 )
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
@@ -311,25 +311,18 @@ class Replica(RaftReplica):
         self._driver.appended(group, size)
         return _new_header(Proposal, (offset, end, time, self))
 
-    def restore(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
-        """Append batches of a backup: with their producers and markers, and without the checks of
-        sequences, which were made when they were first written. `data` is stamped in place.
+    def append_as_is(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
+        """Append markers, or batches of a backup: without the checks of sequences, which were made
+        when the batches were first written. `data` is stamped in place.
 
         Raises RefusedError or StorageError if nothing was appended.
         """
         self._driver.check_leadership(self.group)
-        offset = self.log.end_offset
-        markers: dict[Offset, EndMarker] = {}
-        position = 0
-        for header in headers:
-            if header.is_control and (marker := read_end_marker(data, position)) is not None:
-                markers[header.base_offset] = marker
-            position += header.size
-        stamped, size, end = stamp_all(data, headers, offset, self.group.core.epoch, NO_TIMESTAMP)
+        stamped, size, end = stamp_all(data, headers, self.log.end_offset, self.epoch, NO_TIMESTAMP)
         self._append(data, stamped)
-        self.on_stored(self.group, stamped, markers)
+        self.on_stored(self.group, stamped, end_markers(data, stamped))
         self._driver.appended(self.group, size)
-        return Proposal(offset, end, NO_TIMESTAMP, self)
+        return Proposal(stamped[0].base_offset, end, NO_TIMESTAMP, self)
 
     def _check_sequence(
         self, headers: list[BatchHeader], append_time: bool, guard: VerificationGuard | None
@@ -398,18 +391,11 @@ class Replica(RaftReplica):
         self.when_committed(self.log.end_offset, callback)
 
     def _append_marker(self, producer: ProducerId, epoch: ProducerEpoch, marker: EndMarker) -> None:
-        now = self._clock.wall_ms()
-        data = bytearray(build_end_marker(producer, epoch, marker, now))
-        headers, size, _ = stamp_all(
-            data, [read_header(data)], self.log.end_offset, self.group.core.epoch, NO_TIMESTAMP
-        )
+        data = bytearray(build_end_marker(producer, epoch, marker, self._clock.wall_ms()))
         try:
-            self._append(data, headers)
+            self.append_as_is(data, [read_header(data)])
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-        self.producers.appended(headers[0], now, marker)
-        self._bytes_since_snapshot += size
-        self._driver.appended(self.group, size)
 
     def is_acknowledged(self, offset: Offset) -> bool:
         return offset <= self.high_watermark and (

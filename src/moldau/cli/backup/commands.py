@@ -41,7 +41,7 @@ _parallel = click.option(
     default=4,
     show_default=True,
     metavar="N",
-    help="Partitions at a time; each needs some 20 MiB of memory.",
+    help="Partitions at a time; each needs some 40 MiB of memory.",
 )
 _rate = click.option(
     "--mib-per-second",
