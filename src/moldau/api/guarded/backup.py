@@ -110,12 +110,12 @@ class GuardedBackup:
         about = f"{len(users)} users, {len(acls)} ACLs, {len(quotas)} quotas"
         self._guard.check("backup.restore_cluster", _CLUSTER, about=about)
         broker = self._broker
-        await broker.producer_ids.skip_below(wanted.producer_id_min)
         try:
             credentials = list(_credentials(users))
             rules = [_acl(copy) for copy in acls]
         except ValueError as error:
             raise RefusedError(ErrorCode.INVALID_REQUEST, f"not of a backup: {error}") from None
+        await broker.producer_ids.skip_below(wanted.producer_id_min)
         for name, mechanism, credential in credentials:
             await broker.security.put_credential(name, mechanism, credential)
         if rules:
