@@ -1,9 +1,11 @@
-"""The state of a queue in a backup: what is settled stays settled, and leased messages come back."""
+"""The state of a queue in a backup: settled messages stay settled, and leased ones come back."""
+
+import pytest
 
 from moldau.leases.delay_buckets import DelayBucket
 from moldau.leases.records import encode
 from moldau.leases.state import Dead, Leased, QueueId, QueueRecord, Waiting
-from moldau.model.errors import RefusedError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Epoch, Offset, PartitionIndex, TimestampMs, TopicId
 from moldau.queues.queue_copies import snapshot_of
 
@@ -63,12 +65,10 @@ def test_nothing_is_open_beyond_the_end_of_the_backup():
     assert snapshot_of(NEW, stored(), Offset(2), Epoch(0)).buckets == ()
 
 
-def test_a_state_with_a_missing_or_damaged_record_is_refused():
+@pytest.mark.parametrize("damage", ["empty", "without the snapshot", "cut"])
+def test_a_state_with_a_missing_or_damaged_record_is_refused(damage: str):
     first, then = stored()
-    for records in ([], [then], [(first[0], first[1][:-1])]):
-        try:
-            snapshot_of(NEW, records, Offset(10), Epoch(0))
-        except RefusedError as error:
-            assert error.code.name == "CORRUPT_MESSAGE"
-        else:
-            raise AssertionError(records)
+    records = {"empty": [], "without the snapshot": [then], "cut": [(first[0], first[1][:-1])]}
+    with pytest.raises(RefusedError) as refused:
+        snapshot_of(NEW, records[damage], Offset(10), Epoch(0))
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
