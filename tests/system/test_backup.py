@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -65,9 +65,9 @@ class Load:
             thread.join(wait_seconds_max())
         assert not self.failures, self.failures
 
-    def _run(self, number: int, work: object) -> None:
+    def _run(self, number: int, work: Callable[[int], None]) -> None:
         try:
-            work(number)  # type: ignore[operator] # a bound method of this class
+            work(number)
         except BaseException as error:
             self.failures.append(error)
 
@@ -82,7 +82,8 @@ class Load:
         while not self._ended.is_set():
             at = self.rounds[number]
             for each in range(200):
-                key, headers = f"k{each % 7}", [("round", b"%d" % at)]
+                key = f"k{each % 7}"
+                headers: list[tuple[str, str | bytes | None]] = [("round", b"%d" % at)]
                 for topic in ("plain", "keyed", "trimmed"):
                     producer.produce(topic, b"%d" % each, key, headers=headers)
             assert producer.flush(wait_seconds_max()) == 0

@@ -197,8 +197,13 @@ class ClusterClient:
         *,
         expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
-        is_raw = isinstance(body, bytes)
-        sent = body if body is None or is_raw else _encoder.encode(body)
+        media_type = "application/json"
+        if body is None:
+            sent = None
+        elif isinstance(body, bytes):
+            sent, media_type = body, "application/octet-stream"
+        else:
+            sent = _encoder.encode(body)
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
         for host, port, security in self._addresses:
@@ -211,7 +216,7 @@ class ClusterClient:
                     sent,
                     seconds_max=self._call_seconds_max,
                     security=security,
-                    media_type="application/octet-stream" if is_raw else "application/json",
+                    media_type=media_type,
                 )
             except http.NoResponse as error:
                 unreachable.append(error)
