@@ -59,7 +59,8 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
     [
         (HELLO._replace(cluster_id="other"), "this broker belongs to cluster c, not other"),
         (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
-        (HELLO._replace(version=2), "unsupported protocol version 2; expected 3 or newer"),
+        (HELLO._replace(version=2), "unsupported protocol version 2; expected 3 to 4"),
+        (HELLO._replace(version=9), "unsupported protocol version 9; expected 3 to 4"),
         (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],

@@ -32,6 +32,8 @@ must stay as they are, so that brokers of different versions can say that they a
 PROTOCOL_VERSION_MIN: Final = 3
 """The oldest that this version speaks. Both sides learn the version of the other one, and the newer
 one speaks that of the older one: so brokers of two neighbouring releases work together."""
+PROTOCOL_VERSION_NEXT: Final = PROTOCOL_VERSION + 1
+"""Of the next release, whose brokers are let in: they speak our version."""
 _SPOKEN: Final = f"versions {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}"
 HANDSHAKE_BYTES_MAX: Final = 2048
 _MAGIC: Final = b"MoPr"

@@ -23,6 +23,7 @@ from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_M
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
     PROTOCOL_VERSION_MIN,
+    PROTOCOL_VERSION_NEXT,
     Hello,
     ListenerHandshake,
 )
@@ -252,9 +253,11 @@ class PeerListener:
         log.log(level, "connection of broker %d from %s rejected: %s", sender, address, reason)
 
     def _rejection_reason(self, hello: Hello) -> str | None:
-        if hello.version < PROTOCOL_VERSION_MIN:
-            least = PROTOCOL_VERSION_MIN
-            return f"unsupported protocol version {hello.version}; expected {least} or newer"
+        if not PROTOCOL_VERSION_MIN <= hello.version <= PROTOCOL_VERSION_NEXT:
+            return (
+                f"unsupported protocol version {hello.version}; expected {PROTOCOL_VERSION_MIN} "
+                f"to {PROTOCOL_VERSION_NEXT}"
+            )
         if hello.cluster_id != self._cluster_id:
             return f"this broker belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
         if hello.target != self._me:
