@@ -55,6 +55,7 @@ READ_FROM_THE_IMAGE = {
     "topics.name_of",
     "topics.all",
     "queues.known_groups",
+    "backup.cluster",
     "cluster.log_dirs",
     "appends.check",
 }
@@ -279,6 +280,13 @@ def test_an_operator_runs_the_cluster_and_grants_no_rights(name: str, sample: Sa
 
 
 ONLY_ADMINISTRATORS = {
+    "backup.cluster",
+    "backup.queues",
+    "backup.append",
+    "backup.trim",
+    "backup.restore_cluster",
+    "backup.restore_queue",
+    "backup.define_queue",
     "cluster.join",
     "transactions.abort_hanging",
     "producer_ids.take",

@@ -30,6 +30,13 @@ from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.metadata.security import JoinToken
+from moldau.model.backup import (
+    ClusterToRestore,
+    QueueGroupCopy,
+    QueueStateCopy,
+    QueueToRestore,
+    StartToRestore,
+)
 from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import (
@@ -217,6 +224,21 @@ ASSIGNED = AssignedPartition("orders", PartitionIndex(0), BrokerId(1), "")
 def heartbeat_reply(*partitions: AssignedPartition) -> HeartbeatReply:
     assignment = Assignment(epoch=1, partitions=partitions)
     return HeartbeatReply(heartbeat_interval_ms=1, assignment=assignment)
+
+
+QUEUE_STATE = QueueToRestore(
+    group="billing", topic="orders", state=QueueStateCopy(partition=0, records=()), end=0
+)
+QUEUE_COPY = QueueGroupCopy(
+    name="billing",
+    topics=("orders",),
+    visibility_ms=1,
+    attempts_max=1,
+    backoff_ms=1,
+    backoff_ms_max=1,
+    dead_letter_topic="dead",
+    starts_at_end=False,
+)
 
 
 def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
@@ -481,6 +503,17 @@ SAMPLES: dict[str, list[Sample]] = {
         answers={"security.create_join_token": ("one.secret", JoinToken("one", b"", 1))},
     ),
     "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
+    "backup.cluster": one(lambda s: s.backup.cluster()),
+    "backup.queues": one(lambda s: s.backup.queues("billing", "orders")),
+    "backup.append": one(lambda s: s.backup.append("orders", 0, 0, bytearray())),
+    "backup.trim": one(
+        lambda s: s.backup.trim(StartToRestore(topic="orders", partition=0, start=7))
+    ),
+    "backup.restore_cluster": one(
+        lambda s: s.backup.restore_cluster(ClusterToRestore(producer_id_min=0))
+    ),
+    "backup.restore_queue": one(lambda s: s.backup.restore_queue(QUEUE_STATE)),
+    "backup.define_queue": one(lambda s: s.backup.define_queue(QUEUE_COPY)),
     "queues.connect": one(
         lambda s: s.queues.connect(ConnectOptions(group="billing", topics=("orders",))),
         answers={"queues.connect": CONNECTED},

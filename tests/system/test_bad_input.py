@@ -5,6 +5,7 @@ checks after each that it still serves, is the same process, and lost nothing.
 """
 
 import gzip
+import json
 import os
 import random
 import select
@@ -354,6 +355,18 @@ def test_a_data_directory_in_use_is_refused(tmp_path: Path) -> None:
         assert "Traceback" not in str(failure.value)
         with RawClient(first.host, first.port) as raw:
             assert raw.produce_well("topic", b"x") == 0
+
+
+def test_a_data_directory_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    written = json.dumps({"format": 99, "written_by": "99.0.0"})
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "format").write_text(written)
+    with pytest.raises(BrokerFailedError) as failure:
+        Broker(data_dir=tmp_path / "data").start()
+    assert "install moldau 99.0.0 or newer" in str(failure.value)
+    assert "Traceback" not in str(failure.value)
+    assert (tmp_path / "data" / "format").read_text() == written
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {"format", "lock"}
 
 
 def test_a_port_in_use_is_named(broker: Broker, tmp_path: Path) -> None:

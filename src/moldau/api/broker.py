@@ -19,10 +19,12 @@ from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
 from moldau.data.produce import ProduceService
+from moldau.data.restore import RestoreService
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
+from moldau.queues.queue_copies import QueueCopies
 from moldau.queues.service import QueueService
 
 
@@ -48,6 +50,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     appends: AppendForwarder
     queues: QueueService
     security: SecurityService
+    restore: RestoreService
+    queue_copies: QueueCopies
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 

@@ -183,6 +183,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "security.join_tokens": _read(_DESCRIBE_CLUSTER),
     "security.create_join_token": _change(_ALTER_CLUSTER),
     "security.delete_join_token": _change(_ALTER_CLUSTER),
+    # Backups: they hold what lets clients in, and a restore writes past the checks of producers.
+    "backup.cluster": _read(_ALTER_CLUSTER),
+    "backup.queues": _read(_ALTER_CLUSTER),
+    "backup.append": _use(_ALTER_CLUSTER),
+    "backup.trim": _change(_ALTER_CLUSTER),
+    "backup.restore_cluster": _change(_ALTER_CLUSTER),
+    "backup.restore_queue": _change(_ALTER_CLUSTER),
+    "backup.define_queue": _change(_ALTER_CLUSTER),
     # Work queues. Who defines a queue by "connect" also needs rights on its dead-letter topic:
     # "queues.bury".
     "queues.connect": _use(_CONSUME),

@@ -13,6 +13,7 @@ from moldau.api.broker import Broker
 from moldau.api.guard import OPEN_LISTENER as OPEN_LISTENER
 from moldau.api.guard import Guard
 from moldau.api.guard import ListenerAccess as ListenerAccess
+from moldau.api.guarded.backup import GuardedBackup
 from moldau.api.guarded.cluster import GuardedCluster
 from moldau.api.guarded.configs import GuardedConfigs
 from moldau.api.guarded.groups import GuardedGroups, GuardedQueries
@@ -50,6 +51,7 @@ class Session:
         "_guard",
         "appends",
         "auto_create_topics",
+        "backup",
         "broker_id",
         "clock",
         "cluster",
@@ -89,6 +91,7 @@ class Session:
         self.cluster = GuardedCluster(guard, broker)
         self.queues = GuardedQueues(guard, broker)
         self.security = GuardedSecurity(guard, broker)
+        self.backup = GuardedBackup(guard, broker)
 
     @property
     def principal(self) -> Principal:

@@ -38,6 +38,7 @@ _COMMANDS = {
         "Archive, compact, replay, aggregate and audit topics on Spark.",
     ),
     "group": ("group:group", "List, describe, seek and delete consumer groups."),
+    "backup": ("backup.commands:backup", "Back up a cluster; verify and restore backups."),
     "transaction": ("transaction:transaction", "List, describe and abort transactions."),
     "user": ("user:user", "Add, list and delete users who log in with a password."),
     "acl": ("acl:acl", "Allow and deny operations: add, list and delete ACLs."),

@@ -23,6 +23,13 @@ from moldau.client.errors import (
 )
 from moldau.client.protocols import Protocol, mismatch, protocol_at
 from moldau.client.security import PLAIN_TEXT, Security, Tls, check_may_send
+from moldau.model.backup import (
+    ClusterCopy,
+    QueueStates,
+    Restored,
+    RestoredTo,
+    StartToRestore,
+)
 from moldau.model.broker_report import BrokerReport
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import (
@@ -172,6 +179,28 @@ class ClusterClient:
         """For brokers only: join the cluster."""
         return self._request("POST", JOIN_PATH, request, SealedJoinReply)
 
+    # ---- backups
+
+    def backup_cluster(self) -> ClusterCopy:
+        return self._request("GET", "/api/v1/backup/cluster", None, ClusterCopy)
+
+    def backup_queue(self, group: str, topic: str) -> QueueStates:
+        path = f"/api/v1/backup/queues/{quote(group, safe='')}/{quote(topic, safe='')}"
+        return self._request("GET", path, None, QueueStates)
+
+    def restore(self, what: str, body: msgspec.Struct) -> None:
+        """`what` is the end of the path: cluster, queues or queue-groups."""
+        self._request("POST", f"/api/v1/restore/{what}", body, Restored)
+
+    def restore_start(self, wanted: StartToRestore) -> int:
+        """At the leader of the partition, whose address this client has; and so the next."""
+        return self._request("POST", "/api/v1/restore/starts", wanted, RestoredTo).offset
+
+    def restore_batches(self, topic: str, partition: int, offset: int, run: bytes) -> int:
+        """The new end of the partition."""
+        path = f"/api/v1/restore/topics/{quote(topic, safe='')}/{partition}?offset={offset}"
+        return self._request("POST", path, run, RestoredTo).offset
+
     # ---- requests
 
     def _change(self, action: str, broker: int) -> BrokerActionResponse:
@@ -182,18 +211,17 @@ class ClusterClient:
         self,
         method: str,
         path: str,
-        body: msgspec.Struct | None,
+        body: msgspec.Struct | bytes | None,
         reply: type[T],
         *,
         expects: tuple[int, ...] = _SUCCESS,
     ) -> T:
-        sent = None if body is None else _encoder.encode(body)
-        return self._send(
-            method,
-            path,
-            sent,
-            lambda response, host, port: decode_response(response, reply, host, port, expects),
-        )
+        def decode(response: http.HttpResponse, host: str, port: int) -> T:
+            return decode_response(response, reply, host, port, expects)
+
+        if isinstance(body, bytes):
+            return self._send(method, path, body, decode, media_type="application/octet-stream")
+        return self._send(method, path, None if body is None else _encoder.encode(body), decode)
 
     def _send(
         self,
@@ -201,6 +229,8 @@ class ClusterClient:
         path: str,
         sent: bytes | None,
         decode: Callable[[http.HttpResponse, str, int], T],
+        *,
+        media_type: str = "application/json",
     ) -> T:
         unreachable: list[http.NoResponse] = []
         busy: UnavailableError | None = None
@@ -214,6 +244,7 @@ class ClusterClient:
                     sent,
                     seconds_max=self._call_seconds_max,
                     security=security,
+                    media_type=media_type,
                 )
             except http.NoResponse as error:
                 unreachable.append(error)

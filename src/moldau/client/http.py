@@ -1,4 +1,4 @@
-"""One HTTP or HTTPS request with a JSON body and a JSON response, and a deadline.
+"""One HTTP or HTTPS request with a JSON response, and a deadline; the body is JSON, mostly.
 
 http.client is imported on first use: most commands only use the Kafka protocol.
 """
@@ -50,6 +50,7 @@ def call(
     *,
     seconds_max: float,
     security: Security = PLAIN_TEXT,
+    media_type: str = "application/json",
 ) -> HttpResponse:
     """Send one request on a new connection, with TLS if `security` has it.
 
@@ -64,7 +65,7 @@ def call(
     connection = _connection(host, port, security.tls, seconds_max)
     headers = {"accept": "application/json", "connection": "close"}
     if body is not None:
-        headers["content-type"] = "application/json"
+        headers["content-type"] = media_type
     if security.authorization:
         headers["authorization"] = security.authorization
     try:

@@ -7,6 +7,8 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerId
 
 _BLOCK = 1000
+_JUMP = 1_000_000
+"""More ids than brokers take while one of them uses up a block."""
 
 
 class ProducerIds:
@@ -18,6 +20,9 @@ class ProducerIds:
         self._end = 0
 
     async def take(self) -> ProducerId:
+        if self._metadata.image.next_producer_id - self._end > _JUMP:
+            # Ids below were skipped: see skip_below.
+            self._next = self._end
         while self._next >= self._end:
             for record in await self._metadata.submit(AllocateProducerIds(count=_BLOCK)):
                 if isinstance(record, ProducerIdsAllocated):
@@ -28,3 +33,15 @@ class ProducerIds:
         taken = ProducerId(self._next)
         self._next += 1
         return taken
+
+    async def skip_below(self, first: int) -> None:
+        """No broker gives out ids below `first` any more: restored batches are of producers with
+        such ids, and the first batch of another one would be taken for a repeated one.
+
+        Raises RefusedError.
+        """
+        known = self._metadata.image.next_producer_id
+        if first > 0 and known <= first + _JUMP:
+            # So far that every broker notices, and gives up the block that it has.
+            count = first + 2 * (_JUMP + _BLOCK) - known
+            await self._metadata.submit(AllocateProducerIds(count=count))

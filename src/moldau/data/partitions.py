@@ -50,8 +50,8 @@ def log_config(config: TopicConfig, *, internal: bool) -> LogConfig:
         index_interval_bytes=config.index_interval_bytes,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
-        delete_expired="delete" in config.cleanup_policy,
-        compact=config.compacted,
+        delete_expired="delete" in config.cleanup_policy and not config.restoring,
+        compact=config.compacted and not config.restoring,
         delete_retention_ms=config.delete_retention_ms,
         compaction_lag_ms_min=config.compaction_lag_min_ms,
         compaction_lag_ms_max=config.compaction_lag_max_ms,
@@ -96,7 +96,11 @@ class HostedPartition:
             min(config.timestamp_before_max_ms, config.timestamp_after_max_ms) < LONG_MAX
         )
         self.is_plain = not (
-            self.internal or self.is_compacted or self.codec is not None or self.bounds_timestamps
+            self.internal
+            or self.is_compacted
+            or self.codec is not None
+            or self.bounds_timestamps
+            or config.restoring
         )
         """Batches are appended unchanged and unchecked: the usual case, decided once."""
 

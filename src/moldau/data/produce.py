@@ -130,6 +130,7 @@ class ProduceService:
     ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
         """Checks and rewrites that the topic's settings require."""
         refuse_internal(hosted)
+        refuse_restoring(hosted)
         if hosted.bounds_timestamps:
             self._check_timestamps(hosted, headers)
         position = 0
@@ -189,4 +190,13 @@ def refuse_internal(hosted: HostedPartition) -> None:
         raise RefusedError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{hosted.replica.partition.topic} is an internal topic; clients cannot write to it",
+        )
+
+
+def refuse_restoring(hosted: HostedPartition) -> None:
+    if hosted.config.restoring:
+        raise RefusedError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{hosted.replica.partition.topic} is being restored from a backup; producers can "
+            "write to it when that is done (moldau backup restore)",
         )

@@ -1,5 +1,6 @@
 """A broker's data directory: lock, identity, and the paths of logs.
 
+    format          the version of the formats in it (format_file.py); read before all else
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: written once, never changed
     admin.token     proves that its reader may administer the cluster; written at each start

@@ -140,6 +140,13 @@ _DEFINITIONS: Final = (
         "or by the operating system. Durability is guaranteed only with 'always'.",
     ),
     ConfigDefinition(
+        name="moldau.restoring",
+        type=ConfigType.STRING,
+        default="",
+        documentation="The backup that the topic is being restored from. Until it is deleted, "
+        "producers are refused, and nothing is deleted or compacted. Set by moldau backup restore.",
+    ),
+    ConfigDefinition(
         name="retention.bytes",
         type=ConfigType.LONG,
         default="-1",

@@ -55,6 +55,8 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
     cleanable_dirty_ratio_min: float
     flush: str
     """'always', 'interval' or 'never'."""
+    restoring: str = ""
+    """The backup that it is being restored from."""
 
     @property
     def compacted(self) -> bool:
@@ -97,6 +99,7 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
             delete_retention_ms=whole("delete.retention.ms"),
             cleanable_dirty_ratio_min=float(text("min.cleanable.dirty.ratio")),
             flush=text("moldau.flush"),
+            restoring=text("moldau.restoring"),
         )
 
 

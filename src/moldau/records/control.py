@@ -6,10 +6,18 @@ no sequence, and takes up one offset.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.records.batch import CONTROL_BIT, HEADER_BYTES, BatchFormatError, Buffer, read_header
+from moldau.records.batch import (
+    CONTROL_BIT,
+    HEADER_BYTES,
+    BatchFormatError,
+    BatchHeader,
+    Buffer,
+    read_header,
+)
 from moldau.records.record import Record, build_batch, read_records
 
 TRANSACTIONS_V2: Final = 2
@@ -80,6 +88,22 @@ def read_end_marker(buffer: Buffer, position: int = 0) -> EndMarker | None:
     if record.value is not None and len(record.value) >= _VALUE.size:
         _, epoch = _VALUE.unpack_from(record.value)
     return _marker(kind, epoch)
+
+
+def end_markers(buffer: Buffer, headers: Sequence[BatchHeader]) -> dict[Offset, EndMarker]:
+    """The markers in a run of batches, whose checksums were verified, by offset.
+
+    Raises BatchFormatError.
+    """
+    found = {}
+    position = 0
+    for header in headers:
+        if header.attributes & CONTROL_BIT:
+            marker = read_end_marker(buffer, position)
+            if marker is not None:
+                found[header.base_offset] = marker
+        position += header.size
+    return found
 
 
 def _marker(kind: int, coordinator_epoch: int) -> EndMarker | None:

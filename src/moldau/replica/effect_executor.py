@@ -14,8 +14,8 @@ from moldau.raft.errors import RaftError
 from moldau.raft.events import Effect, Event, RareEffect, Role
 from moldau.raft.membership import NO_BROKER, encode_members
 from moldau.raft.messages import InstallSnapshot
-from moldau.records.batch import CONTROL_BIT, BatchFormatError, BatchHeader
-from moldau.records.control import EndMarker, read_end_marker
+from moldau.records.batch import BatchFormatError, BatchHeader
+from moldau.records.control import EndMarker, end_markers
 from moldau.replica.flusher import Flusher
 from moldau.replica.peer_codec import (
     BatchRun,
@@ -339,16 +339,9 @@ def _read_markers(parts: Sequence[Part]) -> dict[Offset, EndMarker]:
     """The transaction markers in received entries, by offset. Raises CorruptionError."""
     markers: dict[Offset, EndMarker] = {}
     for part in parts:
-        if not isinstance(part, BatchRun):
-            continue
-        position = 0
-        for header in part.headers:
-            if header.attributes & CONTROL_BIT:
-                try:
-                    marker = read_end_marker(part.data, position)
-                except BatchFormatError as error:
-                    raise CorruptionError(str(error)) from None
-                if marker is not None:
-                    markers[header.base_offset] = marker
-            position += header.size
+        if isinstance(part, BatchRun):
+            try:
+                markers |= end_markers(part.data, part.headers)
+            except BatchFormatError as error:
+                raise CorruptionError(str(error)) from None
     return markers

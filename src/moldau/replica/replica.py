@@ -39,7 +39,12 @@ from moldau.records.batch import (
     read_header,
     stamp,
 )
-from moldau.records.control import TRANSACTIONS_V2, EndMarker, build_end_marker
+from moldau.records.control import (
+    TRANSACTIONS_V2,
+    EndMarker,
+    build_end_marker,
+    end_markers,
+)
 from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.insync_waiters import InsyncWaiters
@@ -306,6 +311,19 @@ class Replica(RaftReplica):
         self._driver.appended(group, size)
         return _new_header(Proposal, (offset, end, time, self))
 
+    def append_as_is(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
+        """Append markers, or batches of a backup: without the checks of sequences, which were made
+        when the batches were first written. `data` is stamped in place.
+
+        Raises RefusedError or StorageError if nothing was appended.
+        """
+        self._driver.check_leadership(self.group)
+        stamped, size, end = stamp_all(data, headers, self.log.end_offset, self.epoch, NO_TIMESTAMP)
+        self._append(data, stamped)
+        self.on_stored(self.group, stamped, end_markers(data, stamped))
+        self._driver.appended(self.group, size)
+        return Proposal(stamped[0].base_offset, end, NO_TIMESTAMP, self)
+
     def _check_sequence(
         self, headers: list[BatchHeader], append_time: bool, guard: VerificationGuard | None
     ) -> Proposal | None:
@@ -373,18 +391,11 @@ class Replica(RaftReplica):
         self.when_committed(self.log.end_offset, callback)
 
     def _append_marker(self, producer: ProducerId, epoch: ProducerEpoch, marker: EndMarker) -> None:
-        now = self._clock.wall_ms()
-        data = bytearray(build_end_marker(producer, epoch, marker, now))
-        headers, size, _ = stamp_all(
-            data, [read_header(data)], self.log.end_offset, self.group.core.epoch, NO_TIMESTAMP
-        )
+        data = bytearray(build_end_marker(producer, epoch, marker, self._clock.wall_ms()))
         try:
-            self._append(data, headers)
+            self.append_as_is(data, [read_header(data)])
         except StorageError as error:
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-        self.producers.appended(headers[0], now, marker)
-        self._bytes_since_snapshot += size
-        self._driver.appended(self.group, size)
 
     def is_acknowledged(self, offset: Offset) -> bool:
         return offset <= self.high_watermark and (

@@ -74,8 +74,7 @@ from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 
 log = logging.getLogger(__name__)
 
-_DRAIN_SECONDS_MAX = 10.0
-_GRACE_SECONDS = 1.0
+_DRAIN_SECONDS_MAX, _GRACE_SECONDS = 10.0, 1.0
 
 
 class BrokerServer:
@@ -501,6 +500,7 @@ class BrokerServer:
             ),
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
+            **coordinators.copies(self._disk),
             security=SecurityService(
                 metadata=self._metadata, clock=self._clock, random_bytes=self._machine.secret_bytes
             ),

@@ -5,6 +5,7 @@ All of them follow the leadership of their internal topics' partitions.
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from typing import TypedDict
 
 from moldau.control.cluster_service import ClusterService
 from moldau.control.metadata_store import MetadataStore
@@ -14,7 +15,9 @@ from moldau.coordination.group_service import GroupService
 from moldau.coordination.group_topics import ImageTopics
 from moldau.coordination.markers import MarkerSender, MarkerWriter
 from moldau.coordination.transaction_service import TransactionService
+from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import Partitions
+from moldau.data.restore import RestoreService
 from moldau.groups.assignors.queue import QueueAssignor
 from moldau.groups.config import GroupConfig
 from moldau.groups.coordinator import GroupCoordinator as GroupCore
@@ -27,6 +30,7 @@ from moldau.metadata.image import (
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
 from moldau.queues.ledgers import Ledgers
+from moldau.queues.queue_copies import QueueCopies
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.assignors import load_assignors
@@ -35,6 +39,13 @@ from moldau.server.machine import Machine
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.coordinator import TransactionCoordinator as TransactionCore
 from moldau.transactions.totals import EndedTransactions
+
+
+class CopyServices(TypedDict):
+    """Of the facade."""
+
+    restore: RestoreService
+    queue_copies: QueueCopies
 
 
 class CoordinationServices:
@@ -130,6 +141,13 @@ class CoordinationServices:
         self.ledgers.serve(transport.rpc)
         transport.rpc.serve(PeerMethod.WRITE_MARKERS, writer.answer)
         transport.rpc.serve(PeerMethod.ADMIT_TO_TRANSACTION, self.transactions.answer_admit)
+
+    def copies(self, disk: DiskGuard) -> CopyServices:
+        """What backups and restores use."""
+        return CopyServices(
+            restore=RestoreService(self.partitions, disk),
+            queue_copies=QueueCopies(self.metadata, self.ledgers, self.partitions),
+        )
 
     def on_leadership(self, replica: Replica) -> None:
         """The leader of a partition changed, or this broker became ready to lead it."""

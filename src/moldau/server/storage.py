@@ -23,6 +23,7 @@ from moldau.log.datadir import (
 from moldau.log.disk_log import open_disk_log
 from moldau.log.filesystem import Files
 from moldau.log.flush_failure import read_fence, rewrite_unflushed, write_fence
+from moldau.log.format_file import check_format, write_format
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.secret_file import ClusterSecret, read_secret, write_secret
 from moldau.log.vote_journal import VoteJournal
@@ -104,7 +105,9 @@ class Storage:
         files, lock = machine.open_directory(root)
         try:
             with _storage_errors(f"cannot read data directory {root}"):
+                check_format(files)
                 identity = read_identity(files)
+                write_format(files)
                 purge_deleted(files)
                 _rewrite_after_failure(files)
                 return cls(root, lock, files, identity, machine)

@@ -59,7 +59,8 @@ def test_frames_arrive_in_order_whatever_they_are_made_of(tmp_path: Path) -> Non
     [
         (HELLO._replace(cluster_id="other"), "this broker belongs to cluster c, not other"),
         (HELLO._replace(target=BrokerId(3)), "this is broker 2, not 3"),
-        (HELLO._replace(version=9), "unsupported protocol version 9; expected 3"),
+        (HELLO._replace(version=2), "unsupported protocol version 2; expected 3 to 4"),
+        (HELLO._replace(version=9), "unsupported protocol version 9; expected 3 to 4"),
         (HELLO._replace(sender=TWO), "broker 2 cannot be a peer of broker 2"),
         (HELLO._replace(incarnation="dir9"), "broker 1 has directory dir1"),
     ],
@@ -84,6 +85,16 @@ def test_a_caller_that_does_not_belong_is_refused_with_the_reason(
             assert not link.is_connected
             assert not link.send(FrameKind.RAFT, [b"x"])
             assert (events.up, handler.connected, handler.frames) == (0, [], [])
+
+    run(scenario)
+
+
+def test_a_caller_of_the_next_release_is_let_in_and_speaks_our_version() -> None:
+    async def scenario() -> None:
+        handler = Handler()
+        newer = HELLO._replace(version=4)
+        async with listening(handler) as (_, port), linked(port, newer) as (link, _):
+            await until(lambda: link.is_connected, "the link is up")
 
     run(scenario)
 

@@ -181,6 +181,11 @@ def _mechanism(ctx: click.Context, profile: "Profile | None", tls: dict[str, str
     return chosen_mechanism(str(brokers), tls) if brokers else MECHANISM_DEFAULT
 
 
+def tls_properties(ctx: click.Context) -> dict[str, str] | None:
+    """Those of TLS for Kafka clients; None for plain text."""
+    return _tls(ctx, _usable_profile(ctx))
+
+
 def _tls(ctx: click.Context, profile: "Profile | None") -> dict[str, str] | None:
     """The properties of TLS; None for plain text."""
     wanted: bool | None = _value(ctx, "tls")[0]

@@ -277,13 +277,25 @@ class KafkaClient:
 
         return self.with_retries(attempt, topic=topic, idempotent=True)
 
-    def list_offset(self, topic: str, partition: int, timestamp: int = OFFSET_LATEST) -> int:
-        """The first offset at or after a timestamp, or the start or end of the log; -1 if none."""
+    def list_offset(
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int = OFFSET_LATEST,
+        *,
+        read_committed: bool = False,
+    ) -> int:
+        """The first offset at or after a timestamp, or the start or end of the log; -1 if none.
+
+        With `read_committed`, the end is the first offset of an open transaction."""
         doing = f"list offsets of {topic}-{partition}"
 
         def attempt() -> int:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-            request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])])
+            request = ListOffsetsRequest(
+                isolation_level=int(read_committed),
+                topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+            )
             response = self.leader(topic, partition).request(request, ListOffsetsResponse)
             result = _only(_only(response.topics, doing).partitions, doing)
             check_code(result.error_code, doing)

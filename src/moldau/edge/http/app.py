@@ -14,6 +14,7 @@ import moldau
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
+    backup,
     cluster,
     groups,
     health,
@@ -77,6 +78,7 @@ def build_app(
             *queues.routes(),
             *cluster.routes(),
             *joins.routes(),
+            *backup.routes(),
             *openapi.routes(),
         ],
     )

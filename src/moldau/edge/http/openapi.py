@@ -33,6 +33,16 @@ from moldau.edge.http.resources import (
 from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
 from moldau.edge.http.topics import TopicWanted
 from moldau.edge.http.visits import LOGIN_PATH
+from moldau.model.backup import (
+    ClusterCopy,
+    ClusterToRestore,
+    QueueGroupCopy,
+    QueueStates,
+    QueueToRestore,
+    Restored,
+    RestoredTo,
+    StartToRestore,
+)
 from moldau.model.broker_report import BrokerReport
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
@@ -244,6 +254,58 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         body=BrokerActionRequest,
         refusals=(404, 409),
     ),
+    ("GET", "/api/v1/backup/cluster"): Operation(
+        "backupCluster",
+        "For moldau backup: topics, queue groups, users, ACLs and quotas",
+        {200: ClusterCopy},
+        {},
+    ),
+    ("GET", "/api/v1/backup/queues/{group}/{topic}"): Operation(
+        "backupQueue",
+        "For moldau backup: the state of a queue",
+        {200: QueueStates},
+        {},
+        refusals=(404,),
+    ),
+    ("POST", "/api/v1/restore/topics/{topic}/{partition}"): Operation(
+        "restoreBatches",
+        "For moldau backup: append stored batches (application/octet-stream) to a partition of a "
+        "topic that is being restored",
+        {200: RestoredTo},
+        {"offset": _number(0, LONG_MAX, description="Of the first batch.")},
+        refusals=(404, 413, 415),
+    ),
+    ("POST", "/api/v1/restore/starts"): Operation(
+        "restoreStart",
+        "For moldau backup: move the start of a partition that is being restored",
+        {200: RestoredTo},
+        {},
+        body=StartToRestore,
+        refusals=(404,),
+    ),
+    ("POST", "/api/v1/restore/cluster"): Operation(
+        "restoreCluster",
+        "For moldau backup: add users, ACLs and quotas, and skip producer ids",
+        {200: Restored},
+        {},
+        body=ClusterToRestore,
+    ),
+    ("POST", "/api/v1/restore/queues"): Operation(
+        "restoreQueue",
+        "For moldau backup: store the state of a queue on one partition",
+        {200: Restored},
+        {},
+        body=QueueToRestore,
+        refusals=(404, 409),
+    ),
+    ("POST", "/api/v1/restore/queue-groups"): Operation(
+        "restoreQueueGroup",
+        "For moldau backup: define a queue group",
+        {200: Restored},
+        {},
+        body=QueueGroupCopy,
+        refusals=(404,),
+    ),
 }
 
 _REASONS: Final = {
@@ -296,7 +358,7 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
     for part in path.split("/"):
         if part.startswith("{"):
             name = part.strip("{}")
-            schema = _number(0, INT_MAX) if name == "broker" else _TEXT
+            schema = _number(0, INT_MAX) if name in ("broker", "partition") else _TEXT
             parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
     if parameters:
         described["parameters"] = parameters

@@ -29,6 +29,12 @@ from moldau.net.peers.secret import NONCE_BYTES, PROOF_BYTES, Label, PeerSecret
 PROTOCOL_VERSION: Final = 3
 """Version 2 added log ids to append responses and votes; version 3 the proofs of the secret. These
 must stay as they are, so that brokers of different versions can say that they are."""
+PROTOCOL_VERSION_MIN: Final = 3
+"""The oldest that this version speaks. Both sides learn the version of the other one, and the newer
+one speaks that of the older one: so brokers of two neighbouring releases work together."""
+PROTOCOL_VERSION_NEXT: Final = PROTOCOL_VERSION + 1
+"""Of the next release, whose brokers are let in: they speak our version."""
+_SPOKEN: Final = f"versions {PROTOCOL_VERSION_MIN} to {PROTOCOL_VERSION}"
 HANDSHAKE_BYTES_MAX: Final = 2048
 _MAGIC: Final = b"MoPr"
 _HELLO: Final = struct.Struct(">4sHiiq")
@@ -76,7 +82,11 @@ class CallerHandshake:
         """The answer to a challenge. Raises PeerProtocolError, also if the listener does not know
         the secret."""
         _verified(self._secret, Label.CHALLENGE, self._said, challenge)
-        decode_challenge(challenge)
+        version = decode_challenge(challenge)
+        if version < PROTOCOL_VERSION_MIN:
+            raise PeerProtocolError(
+                f"the server speaks protocol version {version}, and this broker {_SPOKEN}"
+            )
         self._said += [challenge, _signed(self._secret, Label.PROOF, [*self._said, challenge], b"")]
         return self._said[-1]
 

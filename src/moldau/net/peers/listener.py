@@ -23,7 +23,8 @@ from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     HANDSHAKE_BYTES_MAX,
-    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
+    PROTOCOL_VERSION_NEXT,
     Hello,
     ListenerHandshake,
 )
@@ -264,8 +265,11 @@ class PeerListener:
         log.log(level, "connection of broker %d from %s rejected: %s", sender, address, reason)
 
     def _rejection_reason(self, hello: Hello) -> str | None:
-        if hello.version != PROTOCOL_VERSION:
-            return f"unsupported protocol version {hello.version}; expected {PROTOCOL_VERSION}"
+        if not PROTOCOL_VERSION_MIN <= hello.version <= PROTOCOL_VERSION_NEXT:
+            return (
+                f"unsupported protocol version {hello.version}; expected {PROTOCOL_VERSION_MIN} "
+                f"to {PROTOCOL_VERSION_NEXT}"
+            )
         if hello.cluster_id != self._cluster_id:
             return f"this broker belongs to cluster {self._cluster_id}, not {hello.cluster_id}"
         if hello.target != self._me:

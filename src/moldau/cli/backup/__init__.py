@@ -1,0 +1,1 @@
+"""`moldau backup`: create, list, verify, restore and prune backups of a cluster."""

@@ -1,0 +1,1 @@
+"""Backups of a cluster: made, verified and restored by a client."""

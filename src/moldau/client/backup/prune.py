@@ -1,0 +1,39 @@
+"""Deletes old backups, and the files that no other one needs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from moldau.client.backup.manifests import (
+    data_paths,
+    delete_manifest,
+    load_manifest,
+    manifest_numbers,
+    require_mark,
+)
+from moldau.client.backup.stores import BackupStore
+
+
+class Pruned(NamedTuple):
+    backups: Sequence[int]
+    files: int
+
+
+def prune(store: BackupStore, keep: int) -> Pruned:
+    """Keep the newest backups. Cut short, it is repeated. Raises ClientError."""
+    with store.locked():
+        require_mark(store)
+        numbers = manifest_numbers(store)
+        kept, old = numbers[-keep:], numbers[:-keep]
+        # All are read first: of a damaged one it is not known which files it needs.
+        needed = {
+            segment.path(copy.topic_id, copy.partition)
+            for number in kept
+            for copy in load_manifest(store, number).partitions
+            for segment in copy.segments
+        }
+        for number in old:
+            delete_manifest(store, number)
+        unused = [path for path in data_paths(store) if path not in needed]
+        for path in unused:
+            store.delete(path)
+        return Pruned(old, len(unused))

@@ -1,0 +1,368 @@
+"""Restores a backup into a cluster: topics with their offsets, then groups, queues and users.
+
+A topic is created with `moldau.restoring`, which names the backup: until the setting is deleted, at
+the end, producers are refused and nothing is deleted. A restore that was cut short is repeated, and
+continues at the end of each partition.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from moldau.client.backup.create import Source
+from moldau.client.backup.manifests import Manifest, PartitionCopy
+from moldau.client.backup.stores import BackupStore
+from moldau.client.backup.verify import backup_batches
+from moldau.client.backup.work import PARALLEL_DEFAULT, Pace, run_all
+from moldau.client.cluster_client import ClusterClient
+from moldau.client.errors import ClientError, RejectedError, UnreachableError
+from moldau.client.retry import Backoff, is_retriable
+from moldau.client.wire.client import KafkaClient
+from moldau.client.wire.group_offsets import CommittedOffset, GroupOffsets
+from moldau.client.wire.topic_settings import TopicSettings
+from moldau.model.backup import (
+    ClusterToRestore,
+    QueueToRestore,
+    SecurityCopy,
+    StartToRestore,
+)
+from moldau.model.errors import ErrorCode
+from moldau.records.batch import read_header, stamp
+
+SETTING: Final = "moldau.restoring"
+_RUN_BYTES: Final = 2 * 1024 * 1024
+"""Of one request; the broker keeps some of them in memory."""
+_SECONDS_MAX: Final = 60.0
+_IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_RETENTION_MS_DEFAULT: Final = 7 * 24 * 60 * 60 * 1000
+
+
+class RestoreOptions(NamedTuple):
+    topics: Callable[[str], bool] = lambda _: True
+    name_of: Callable[[str], str] = lambda name: name
+    """The new name of a topic."""
+    parallel: int = PARALLEL_DEFAULT
+    bytes_per_second: float = 0.0
+    with_groups: bool = True
+    with_queues: bool = True
+    with_security: bool = True
+    replication_factor: int = 0
+    """0: as it was, or the number of brokers."""
+
+
+class RestoreSummary(NamedTuple):
+    topics: int
+    partitions: int
+    offsets: int
+    bytes: int
+    groups: int
+    queues: int
+    users: int
+
+
+class BackupRestorer:
+    """One restore; `leader_http` makes a client of the HTTP API of one broker."""
+
+    def __init__(
+        self,
+        target: Source,
+        store: BackupStore,
+        manifest: Manifest,
+        options: RestoreOptions = RestoreOptions(),  # noqa: B008 - immutable
+        *,
+        http_at: Callable[[str], ClusterClient],
+        pace: Pace | None = None,
+    ) -> None:
+        self._target = target
+        self._store = store
+        self._manifest = manifest
+        self._options = options
+        self._http_at = http_at
+        self._pace = pace or Pace(options.bytes_per_second)
+        self.busy_groups: list[str] = []
+        """Groups with members, whose offsets are left as they are."""
+        self._tag = f"{manifest.id}/{manifest.number}"
+        self._clients = threading.local()
+        self._opened: list[KafkaClient] = []
+        self._topics = [each for each in manifest.cluster.topics if options.topics(each.name)]
+        names = {topic.name for topic in self._topics}
+        self._partitions = [each for each in manifest.partitions if each.topic in names]
+        self._ends = {(each.topic, each.partition): each.end for each in self._partitions}
+
+    @property
+    def offsets(self) -> int:
+        """How many the restore is about."""
+        return sum(each.end - each.start for each in self._partitions)
+
+    def check(self) -> None:
+        """Raises ClientError if the cluster has one of the topics already."""
+        if not self._topics:
+            raise ClientError(
+                "the backup has no such topic", hint="see: moldau backup list DIR --topics"
+            )
+        names = [self._options.name_of(topic.name) for topic in self._topics]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ClientError(f"two topics would be restored as {min(twice)}")
+        existing = {topic.name: topic for topic in self._target.cluster.backup_cluster().topics}
+        for name in names:
+            known = existing.get(name)
+            if known is not None and known.configs.get(SETTING) != self._tag:
+                busy = known.configs.get(SETTING)
+                raise ClientError(
+                    f"topic {name} exists already"
+                    + (f" and is being restored from another backup ({busy})" if busy else "")
+                    + ": nothing was restored",
+                    hint="restore it under another name with --prefix or --rename, only others "
+                    f"with --topic, or delete it: moldau topic delete {name}",
+                )
+
+    def run(self) -> RestoreSummary:
+        """Raises ClientError. Repeat it after an error: it continues."""
+        try:
+            self.check()
+            return self._run()
+        finally:
+            for client in self._opened:
+                client.close()
+
+    def _run(self) -> RestoreSummary:
+        manifest, options, target = self._manifest, self._options, self._target
+        # First, so that no new producer has the id of one in the restored batches.
+        first = manifest.cluster.next_producer_id
+        target.cluster.restore("cluster", ClusterToRestore(producer_id_min=first))
+        self._create_topics()
+        run_all(self._restore_partition, self._partitions, options.parallel, self._pace)
+        queues = self._restore_queues() if options.with_queues else 0
+        groups = self._restore_groups() if options.with_groups else 0
+        security = manifest.cluster.security if options.with_security else SecurityCopy()
+        if security != SecurityCopy():
+            wanted = ClusterToRestore(producer_id_min=first, security=security)
+            target.cluster.restore("cluster", wanted)
+        with TopicSettings(target.bootstrap, target.security) as settings:
+            for topic in self._topics:
+                settings.delete(options.name_of(topic.name), SETTING)
+        return RestoreSummary(
+            topics=len(self._topics),
+            partitions=len(self._partitions),
+            offsets=self.offsets,
+            bytes=sum(each.size for each in self._partitions),
+            groups=groups,
+            queues=queues,
+            users=len(security.users),
+        )
+
+    def expiring(self, now_ms: int) -> list[str]:
+        """Topics whose retention deletes restored records at once: all, or the oldest."""
+        found = []
+        for topic in self._topics:
+            retention_ms = int(topic.configs.get("retention.ms", _RETENTION_MS_DEFAULT))
+            deletes = "delete" in topic.configs.get("cleanup.policy", "delete")
+            if deletes and 0 <= retention_ms < now_ms - self._manifest.started_ms:
+                found.append(topic.name)
+        return found
+
+    # ---- topics
+
+    def _create_topics(self) -> None:
+        brokers = len(self._target.cluster.topology().brokers)
+        existing = {topic.name for topic in self._target.cluster.backup_cluster().topics}
+        client = self._client()
+        for topic in self._topics:
+            name = self._options.name_of(topic.name)
+            if name in existing:
+                continue
+            factor = self._options.replication_factor or min(topic.replication_factor, brokers)
+            client.create_topic(
+                name,
+                topic.partitions,
+                replication_factor=factor,
+                configs={**topic.configs, SETTING: self._tag},
+            )
+
+    def _restore_partition(self, copy: PartitionCopy) -> None:
+        name = self._options.name_of(copy.topic)
+        writer = _PartitionWriter(self._target, self._client(), copy.partition, name, self._http_at)
+        end = writer.end()
+        self._pace.add(0, min(end, copy.end) - min(copy.start, end))
+        run = bytearray()
+        start = end
+        for header, batch in backup_batches(self._store, copy):
+            if header.next_offset <= end:
+                continue
+            if run and len(run) + len(batch) > _RUN_BYTES:
+                self._pace.add(len(run), header.base_offset - start)
+                writer.append(start, bytes(run))
+                run.clear()
+            if not run:
+                start = header.base_offset
+            run += batch
+        if run:
+            self._pace.add(len(run), copy.end - start)
+            writer.append(start, bytes(run))
+        for number, marker in enumerate(copy.markers):
+            offset = copy.end + number
+            data = bytearray(marker)
+            stamp(data, 0, offset, 0)
+            writer.append(offset, bytes(data))
+        if copy.start > 0:
+            writer.trim(copy.start)
+
+    def _client(self) -> KafkaClient:
+        found: KafkaClient | None = self._clients.__dict__.get("client")
+        if found is None:
+            found = self._target.client()
+            self._clients.client = found
+            self._opened.append(found)
+        return found
+
+    # ---- what refers to offsets
+
+    def _restore_groups(self) -> int:
+        restored = 0
+        with GroupOffsets(self._target.bootstrap, self._target.security) as admin:
+            for group in self._manifest.groups:
+                offsets = [
+                    CommittedOffset(
+                        self._options.name_of(topic),
+                        partition,
+                        min(offset, self._ends[topic, partition]),
+                        metadata,
+                    )
+                    for topic, partition, offset, metadata in group.offsets
+                    if (topic, partition) in self._ends
+                ]
+                if not offsets:
+                    continue
+                try:
+                    admin.commit(group.name, offsets)
+                except RejectedError as error:
+                    if error.code not in _IN_USE:
+                        raise
+                    self.busy_groups.append(group.name)
+                else:
+                    restored += 1
+        return restored
+
+    def _restore_queues(self) -> int:
+        """Groups all of whose topics are restored, under any names."""
+        names = {topic.name for topic in self._topics}
+        http = self._target.cluster
+        known = {group.name for group in http.backup_cluster().queue_groups}
+        restored = 0
+        for group in self._manifest.cluster.queue_groups:
+            if not names.issuperset(group.topics) or group.name in known:
+                continue
+            for queue in self._manifest.queues:
+                if queue.group == group.name:
+                    for state in queue.partitions:
+                        wanted = QueueToRestore(
+                            group=group.name,
+                            topic=self._options.name_of(queue.topic),
+                            state=state,
+                            end=self._ends[queue.topic, state.partition],
+                        )
+                        writer = _PartitionWriter(
+                            self._target,
+                            self._client(),
+                            state.partition,
+                            wanted.topic,
+                            self._http_at,
+                        )
+                        writer.put_queue(wanted)
+            dead = group.dead_letter_topic
+            http.restore(
+                "queue-groups",
+                replace(
+                    group,
+                    topics=tuple(map(self._options.name_of, group.topics)),
+                    dead_letter_topic=self._options.name_of(dead) if dead in names else dead,
+                ),
+            )
+            restored += 1
+        return restored
+
+
+class _PartitionWriter:
+    """Requests to the leader of a partition, wherever it is."""
+
+    def __init__(
+        self,
+        target: Source,
+        client: KafkaClient,
+        partition: int,
+        topic: str,
+        http_at: Callable[[str], ClusterClient],
+    ) -> None:
+        self._target = target
+        self._client = client
+        self._topic = topic
+        self._partition = partition
+        self._http_at = http_at
+        self._leader: ClusterClient | None = None
+
+    def end(self) -> int:
+        """Where the log ends."""
+        return self._client.list_offset(self._topic, self._partition)
+
+    def append(self, offset: int, run: bytes) -> None:
+        """Returns when the batches are committed, by this or an earlier attempt."""
+
+        def attempt() -> None:
+            known = self.end()
+            rest = run if known <= offset else _from(run, known)
+            if rest:
+                http = self._at_leader()
+                http.restore_batches(self._topic, self._partition, max(known, offset), rest)
+
+        self._retry(attempt)
+
+    def put_queue(self, wanted: QueueToRestore) -> None:
+        self._retry(lambda: self._at_leader().restore("queues", wanted))
+
+    def trim(self, start: int) -> None:
+        wanted = StartToRestore(topic=self._topic, partition=self._partition, start=start)
+
+        def attempt() -> None:
+            self._at_leader().restore_start(wanted)
+
+        self._retry(attempt)
+
+    def _retry(self, attempt: Callable[[], None]) -> None:
+        backoff = Backoff(_SECONDS_MAX, pause_seconds_max=0.5)
+        while True:
+            try:
+                attempt()
+                return
+            except ClientError as error:
+                is_behind = (
+                    isinstance(error, RejectedError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                )
+                is_lost = isinstance(error, UnreachableError) or is_retriable(error)
+                if not (is_behind or is_lost) or backoff.is_over:
+                    raise
+                self._leader = None
+            backoff.sleep()
+
+    def _at_leader(self) -> ClusterClient:
+        if self._leader is None:
+            topology = self._target.cluster.topology([self._topic])
+            leader = topology.topics[0].partitions[self._partition].leader
+            found = next((each for each in topology.brokers if each.id == leader), None)
+            if found is None or found.http is None:
+                raise RejectedError(
+                    f"{self._topic}-{self._partition} has no leader",
+                    ErrorCode.LEADER_NOT_AVAILABLE,
+                )
+            self._leader = self._http_at(str(found.http))
+        return self._leader
+
+
+def _from(run: bytes, offset: int) -> bytes:
+    """The batches that begin at `offset` or later."""
+    position = 0
+    while position < len(run) and (header := read_header(run, position)).base_offset < offset:
+        position += header.size
+    return run[position:]

@@ -1,0 +1,177 @@
+"""What of a partition is copied: without gaps, once, and with the ends of its transactions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import Fake
+
+from moldau.client.backup.batch_source import StartMovedError, stored_batches
+from moldau.client.backup.create import _PartitionCopier, _Pin
+from moldau.client.backup.manifests import PartitionCopy
+from moldau.client.backup.stores import DirectoryStore
+from moldau.client.backup.verify import backup_batches
+from moldau.client.backup.work import Pace
+from moldau.client.errors import ClientError, RejectedError
+from moldau.model.errors import ErrorCode
+from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.records.batch import read_header, stamp
+from moldau.records.compact import empty_batch
+from moldau.records.control import EndMarker, build_end_marker
+from moldau.records.record import Record, build_batch
+
+TIME = TimestampMs(1)
+
+
+class Log(Fake):
+    """A partition in memory; a fetch returns `limit` batches."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.batches: list[bytes] = []
+        self.start = self.end = start
+        self.limit = 2
+        self.fetched: list[int] = []
+
+    def add(self, batch: bytes) -> None:
+        data = bytearray(batch)
+        stamp(data, 0, self.end, 1)
+        self.batches.append(bytes(data))
+        self.end = read_header(data).next_offset
+
+    def write(self, count: int = 1, producer: int = -1) -> None:
+        record = Record(Offset(0), TIME, b"k", b"v%d" % self.end, [])
+        options: dict[str, Any] = {}
+        if producer >= 0:
+            options = {
+                "producer_id": ProducerId(producer),
+                "producer_epoch": ProducerEpoch(0),
+                "base_sequence": 0,
+                "transactional": True,
+            }
+        self.add(build_batch([record] * count, **options))
+
+    def mark(self, producer: int, *, is_commit: bool = True) -> None:
+        marker = EndMarker(is_commit, 0)
+        self.add(build_end_marker(ProducerId(producer), ProducerEpoch(0), marker, TIME))
+
+    def fetch(self, topic: str, partition: int, offset: int, **options: Any) -> bytes:
+        self.fetched.append(offset)
+        if offset < self.start or offset > self.end:
+            raise RejectedError("out of range", ErrorCode.OFFSET_OUT_OF_RANGE)
+        found = [each for each in self.batches if read_header(each).next_offset > offset]
+        return b"".join(found[: self.limit])
+
+    def list_offset(self, topic: str, partition: int, *args: Any, **kwargs: Any) -> int:
+        return self.start
+
+
+def pin(log: Log, end: int, before: PartitionCopy | None = None, start: int = 0) -> _Pin:
+    return _Pin("t", "0f", 0, start, end, log.end, before)
+
+
+def copy(
+    store: DirectoryStore, log: Log, end: int, before: PartitionCopy | None = None, start: int = 0
+) -> PartitionCopy:
+    return _PartitionCopier(store, log, pin(log, end, before, start), Pace()).run()
+
+
+def stored(store: DirectoryStore, made: PartitionCopy) -> list[bytes]:
+    return [batch for _, batch in backup_batches(store, made)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "b")
+
+
+def test_a_second_backup_copies_only_what_is_new(store: DirectoryStore):
+    log = Log()
+    for _ in range(5):
+        log.write(3)
+    first = copy(store, log, 9)
+    assert stored(store, first) == log.batches[:3]
+    log.fetched.clear()
+    second = copy(store, log, log.end, first)
+    assert stored(store, second) == log.batches
+    assert min(log.fetched) == 9
+
+
+def test_files_of_a_backup_that_was_cut_short_are_used(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("moldau.client.backup.create.SEGMENT_BYTES", 1)
+    log = Log()
+    for _ in range(6):
+        log.write()
+    copy(store, log, 4)
+    log.fetched.clear()
+    # Without a manifest: the files alone.
+    made = copy(store, log, 6)
+    assert stored(store, made) == log.batches
+    assert min(log.fetched) == 4
+    # One of them is damaged: it is copied again.
+    bad = store.root / made.segments[1].path("0f", 0)
+    bad.write_bytes(b"x")
+    assert stored(store, copy(store, log, 6)) == log.batches
+
+
+def test_markers_beyond_the_end_are_kept_for_transactions_below(store: DirectoryStore):
+    log = Log()
+    log.write(2, producer=7)
+    log.write(1, producer=8)
+    log.mark(8, is_commit=False)
+    stable = log.end
+    log.write(1, producer=9)
+    log.mark(7)
+    made = copy(store, log, stable)
+    assert made.markers == (log.batches[-1],)
+    # The marker is in the next backup, and not missing in it.
+    log.mark(9)
+    after = copy(store, log, log.end, made)
+    assert after.markers == ()
+    assert stored(store, after) == log.batches
+
+
+def test_a_transaction_without_an_end_is_no_backup(store: DirectoryStore):
+    log = Log()
+    log.write(1, producer=7)
+    with pytest.raises(ClientError, match="the end of a transaction is missing"):
+        copy(store, log, log.end)
+
+
+def test_fillers_are_cut_at_the_ends_of_backups(store: DirectoryStore):
+    log = Log()
+    log.write()
+    log.add(empty_batch(Offset(1), Offset(9), Epoch(0), TIME))
+    log.write()
+    first = copy(store, log, 5)
+    assert first.segments[-1].end == 5
+    second = copy(store, log, log.end, first)
+    offsets = [read_header(batch).base_offset for batch in stored(store, second)]
+    assert offsets == [0, 1, 5, 9]
+
+
+def test_a_log_that_begins_inside_a_batch_is_copied_from_its_beginning(store: DirectoryStore):
+    log = Log()
+    for _ in range(3):
+        log.write(4)
+    log.start = 6
+    made = copy(store, log, log.end, start=6)
+    assert (made.start, made.segments[0].start) == (6, 4)
+    assert stored(store, made) == log.batches[1:]
+
+
+def test_records_deleted_meanwhile_and_lost_offsets_are_not_a_gap():
+    log = Log()
+    log.write(4)
+    log.write(4)
+    log.start = 4
+    with pytest.raises(StartMovedError) as moved:
+        list(stored_batches(log, "t", 0, 2, 8))
+    assert moved.value.start == 4
+    log.batches[-1] = log.batches[-1][:-1]
+    with pytest.raises(ClientError, match="returns no records from offset 4"):
+        list(stored_batches(log, "t", 0, 4, 8))
+    log.start = 0
+    with pytest.raises(ClientError, match="lost offsets"):
+        list(stored_batches(log, "t", 0, 9, 12))
