@@ -63,6 +63,12 @@ _INSECURE = click.option(
         "moldau broker list",
         "moldau broker remove 2",
     ),
+    lazy={
+        "log-level": (
+            "log_level:log_level",
+            "Show the log levels of brokers, by component, or change one until they restart.",
+        ),
+    },
 )
 def broker() -> None:
     """Start a broker; list, inspect and remove the brokers of a cluster."""

@@ -32,6 +32,8 @@ from moldau.model.topology import (
     JoinTokenCreated,
     JoinTokenList,
     JoinTokenWanted,
+    LogLevelList,
+    LogLevelsWanted,
     ProvenJoinRequest,
     Readiness,
     SealedJoinReply,
@@ -50,6 +52,7 @@ HTTP_HINT: Final = (
 TOPOLOGY_PATH: Final = "/api/v1/topology"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
+_LOG_LEVELS_PATH: Final = "/api/v1/brokers/{}/log-levels"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
@@ -124,7 +127,16 @@ class ClusterClient:
         """Whether the first broker that responds is ready to serve clients."""
         return self._request("GET", "/readyz", None, Readiness, expects=(200, _BUSY))
 
+    def log_levels(self, broker: int) -> LogLevelList:
+        """Of the log of the broker at the address of this client."""
+        return self._request("GET", _LOG_LEVELS_PATH.format(broker), None, LogLevelList)
+
     # ---- changes
+
+    def set_log_levels(self, broker: int, levels: dict[str, str | None]) -> LogLevelList:
+        """Until the process of the broker ends. None: as configured."""
+        wanted = LogLevelsWanted(levels=levels)
+        return self._request("POST", _LOG_LEVELS_PATH.format(broker), wanted, LogLevelList)
 
     def leave(self, broker: int) -> BrokerActionResponse:
         """Drain a broker. It leaves the cluster when it hosts no replica any more."""

@@ -8,6 +8,7 @@ from typing import Final
 from moldau.leases.commands import Command, SettleDead
 from moldau.leases.results import CommandResult
 from moldau.leases.state import Dead
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_writer import DeadLetter, DeadLetterWriter, Origin
@@ -83,6 +84,7 @@ class DeadLetterMover:
                 "internal error: dead letters of group %s on %s-%d are no longer moved",
                 *self._origin,
                 exc_info=error,
+                extra=events.INTERNAL_ERROR(),
             )
             self._on_internal_error(error)
         elif self._pending:
@@ -105,6 +107,7 @@ class DeadLetterMover:
                     level,
                     "cannot move %d dead letters of group %s on %s-%d, will retry: %s",
                     *(len(self._pending), *self._origin, error),
+                    extra=events.DEAD_LETTERS_NOT_MOVED(),
                 )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self._limits.pause_seconds_max)
@@ -126,6 +129,7 @@ class DeadLetterMover:
                     "dead letter lost, deleted by retention before it was moved: "
                     "group %s, %s-%d offset %d",
                     *(*self._origin, offset),
+                    extra=events.DEAD_LETTER_LOST(),
                 )
                 self._written.add(offset)
             elif dead is not None:

@@ -18,6 +18,7 @@ from moldau.edge.http import (
     groups,
     health,
     joins,
+    log_levels,
     login,
     metrics,
     openapi,
@@ -39,6 +40,7 @@ from moldau.edge.http.responses import (
     respond_refusal,
 )
 from moldau.edge.http.visits import Visits, session_of
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ def build_app(
             *groups.routes(),
             *queues.routes(),
             *cluster.routes(),
+            *log_levels.routes(),
             *joins.routes(),
             *openapi.routes(),
         ],
@@ -150,7 +153,13 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 async def _on_internal_error(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, not to the client."""
     path = request.scope["path"]
-    log.error("internal error while handling %s %s", request.method, path, exc_info=error)
+    log.error(
+        "internal error while handling %s %s",
+        request.method,
+        path,
+        exc_info=error,
+        extra=events.INTERNAL_ERROR(),
+    )
     return respond_error(
         500,
         ErrorCode.UNKNOWN_SERVER_ERROR,
