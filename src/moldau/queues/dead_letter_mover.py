@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from moldau import tracing
 from moldau.leases.commands import Command, SettleDead
 from moldau.leases.results import CommandResult
 from moldau.leases.state import Dead
@@ -136,7 +137,14 @@ class DeadLetterMover:
                 is_whole = not entry.message.fault
                 letters.append(DeadLetter(entry.record, dead.attempts, dead.reason, is_whole))
         if letters:
-            self._written |= await self._letters.write(self._origin, self._topic_of(), letters)
+            written = await self._letters.write(self._origin, self._topic_of(), letters)
+            self._written |= written
+            if tracing.active is not None:
+                for letter in letters:
+                    if letter.record.offset in written:
+                        group, topic, partition = self._origin
+                        where = (topic, partition, group, self._topic_of(), letter.reason)
+                        tracing.active.dead_lettered(letter.record, *where)
         done = frozenset(offset for offset in batch if offset in self._written)
         if done:
             await self._submit(lambda now: SettleDead(offsets=done))

@@ -22,6 +22,7 @@ from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
 from moldau.server.registration import SupersededError
+from moldau.server.tracing import start_tracing
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +52,19 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     machine = Machine()
     machine.log_levels = levels
     with asyncio.Runner(loop_factory=factory) as runner:
+        end_tracing: Callable[[], None] | None = None
         try:
+            if config.tracing.enabled:
+                end_tracing = start_tracing(config)
             return runner.run(serve(config, machine, on_ready=on_ready))
         except MoldauError as error:
             if config.logging.format is LogFormat.JSON:
                 # The command line prints it as text, which a collector of JSON does not read.
                 log.critical("cannot start: %s", error, extra=events.START_FAILED())
             raise
+        finally:
+            if end_tracing is not None:
+                end_tracing()
 
 
 def _load_grpc() -> None:

@@ -3,14 +3,17 @@
 import logging
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 import moldau
+from moldau import tracing
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
@@ -42,6 +45,9 @@ from moldau.edge.http.responses import (
 from moldau.edge.http.visits import Visits, session_of
 from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
+
+if TYPE_CHECKING:
+    from moldau.tracing.otel import OtelTracer
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +89,19 @@ def build_app(
         ],
     )
     middleware = LimitsMiddleware(
-        Visits(app, entrance),
+        Visits(app if tracing.active is None else _traced(app, tracing.active), entrance),
         buffered_bytes_max=limits.buffered_bytes_max,
         hosts=Hosts(hosts),
         cors=Cors(cors_origins),
         on_stop=tails.stop,
     )
     return middleware
+
+
+def _traced(app: Starlette, tracer: "OtelTracer") -> ASGIApp:
+    from moldau.edge.http.traced import Traced
+
+    return Traced(app, tracer)
 
 
 def _build(routes: list[Route]) -> Starlette:

@@ -506,6 +506,18 @@ class LoggingConfig(Struct, frozen=True, kw_only=True):
     format: Annotated[LogFormat, Setting("text, or json for one object per line.")] = LogFormat.TEXT
 
 
+class TracingConfig(Struct, frozen=True, kw_only=True):
+    """Traces by OpenTelemetry."""
+
+    enabled: Annotated[
+        bool,
+        Setting(
+            "Record spans and send them to a collector, as OTEL_EXPORTER_OTLP_ENDPOINT and the "
+            "other variables of OpenTelemetry say. Needs the extra moldau[otel]."
+        ),
+    ] = False
+
+
 class ServerConfig(Struct, frozen=True, kw_only=True):
     """The whole configuration of one broker."""
 
@@ -569,3 +581,4 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
