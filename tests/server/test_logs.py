@@ -52,7 +52,8 @@ def json_line(message: object = "m", *arguments: object, **fields: object) -> di
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    return json.loads(line, parse_constant=refuse)
+    found: dict[str, object] = json.loads(line, parse_constant=refuse)
+    return found
 
 
 def test_json_has_time_in_utc_level_component_event_and_fields():

@@ -38,7 +38,8 @@ def named(memory: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 
 def trace_of(span: ReadableSpan) -> int:
-    return span.get_span_context().trace_id
+    number: int = span.get_span_context().trace_id
+    return number
 
 
 def record(*headers: tuple[str, bytes | None]) -> Record:

@@ -66,9 +66,10 @@ class Sending:
 
     def current(self) -> AbstractContextManager[Span]:
         """Calls in this block belong to the span, which does not end with it."""
-        return trace.use_span(
+        current: AbstractContextManager[Span] = trace.use_span(
             self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False
         )
+        return current
 
     def end(self, partition: int | None = None, offset: int | None = None) -> None:
         self._span.set_attributes(_place(partition, offset))
@@ -210,7 +211,7 @@ class OtelTracer:
         return list(carrier.items())
 
     def _context(self, given: Pairs) -> Context:
-        """Only of the headers: what this process does besides is no part of it."""
+        """Only of the headers, without what this process does besides."""
         carrier: dict[str, str] = {}
         for name, value in given:
             if name not in (TRACEPARENT, TRACESTATE) or value is None or name in carrier:
