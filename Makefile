@@ -152,6 +152,7 @@ docs: $(VENV)/check ## write the generated reference pages again
 	@$(BIN)/python -m moldau.edge.http.reference
 	@$(BIN)/python -m moldau.edge.http.metrics.reference
 	@$(BIN)/python -m moldau.server.config.render > docs/reference/configuration.md
+	@$(BIN)/python -m moldau.server.events_page
 	@$(BIN)/python proto/reference.py
 	@$(BIN)/python -m moldau.spark.option_table > docs/reference/spark-options.md
 

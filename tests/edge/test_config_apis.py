@@ -28,7 +28,7 @@ pytestmark = pytest.mark.system
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC_SOURCE, DEFAULT_SOURCE = 1, 5
+TOPIC_SOURCE, DEFAULT_SOURCE, LOGGER_SOURCE = 1, 5, 6
 
 
 def describe_one(
@@ -162,7 +162,8 @@ def test_a_broker_shows_what_can_change_and_what_cannot(connection: KafkaConnect
         (TOPIC, "not-there", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (BROKER, "99", ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
-        (LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_settings_of_what_is_not_there_are_refused(
@@ -294,3 +295,35 @@ def test_replacing_unsets_what_is_not_named(
     assert shown("segment.ms")[1] != TOPIC_SOURCE
     assert put({"retention.ms": None}) == ErrorCode.INVALID_CONFIG
     assert shown("retention.ms") == ("3000", TOPIC_SOURCE)
+
+
+# ---- levels of the log
+
+
+def test_levels_of_the_log_are_those_of_kafkas_broker_loggers(connection: KafkaConnection) -> None:
+    before = value_of(connection, LOGGER, "1", "raft")
+    assert (before.value, before.config_source) == ("info", DEFAULT_SOURCE)
+    assert alter(connection, LOGGER, "1", ("raft", SET, "DEBUG"), validate_only=True)[0] == 0
+    assert value_of(connection, LOGGER, "1", "raft").value == "info"
+    assert alter(connection, LOGGER, "1", ("raft", SET, "DEBUG"), ("net", SET, "WARN"))[0] == 0
+    changed = value_of(connection, LOGGER, "1", "raft")
+    assert (changed.value, changed.config_source) == ("debug", LOGGER_SOURCE)
+    assert alter(connection, LOGGER, "1", ("raft", DELETE, None), ("net", DELETE, None))[0] == 0
+    assert value_of(connection, LOGGER, "1", "raft").value == "info"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (("rafft", SET, "debug"), ErrorCode.INVALID_CONFIG, "no component 'rafft'"),
+        (("raft", SET, "loud"), ErrorCode.INVALID_CONFIG, "levels are debug, info"),
+        (("raft", APPEND, "debug"), ErrorCode.INVALID_REQUEST, "set or deleted"),
+    ],
+)
+def test_a_bad_level_of_the_log_changes_nothing(
+    connection: KafkaConnection, change: tuple[str, int, str], code: ErrorCode, words: str
+) -> None:
+    found, message = alter(connection, LOGGER, "1", ("net", SET, "error"), change)
+    assert found == code
+    assert words in (message or "")
+    assert value_of(connection, LOGGER, "1", "net").value == "info"

@@ -280,6 +280,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "configs.describe": [
         Sample(call=lambda s: s.configs.describe(ResourceKind.TOPIC, "orders"), kinds=(TOPIC,)),
         Sample(call=lambda s: s.configs.describe(ResourceKind.BROKER, "1"), kinds=(CLUSTER,)),
+        Sample(
+            call=lambda s: s.configs.describe(ResourceKind.BROKER_LOGGER, "1"), kinds=(CLUSTER,)
+        ),
     ],
     "configs.describe_topic": one(lambda s: s.configs.describe_topic(ORDERS)),
     "configs.alter": [
@@ -289,6 +292,12 @@ SAMPLES: dict[str, list[Sample]] = {
         ),
         Sample(
             call=lambda s: s.configs.alter(ResourceKind.BROKER, "1", [], validate_only=True),
+            kinds=(CLUSTER,),
+        ),
+        Sample(
+            call=lambda s: s.configs.alter(
+                ResourceKind.BROKER_LOGGER, "1", [], validate_only=False
+            ),
             kinds=(CLUSTER,),
         ),
     ],

@@ -5,7 +5,8 @@ import logging
 
 import pytest
 
-from moldau.server.logs import JsonFormatter, TextFormatter
+from moldau.model.log_events import PARTITION_OFFLINE
+from moldau.server.logs import TEXT_LINE, JsonFormatter, TextFormatter
 
 FORGED = "x\n2026-11-18 12:00:00 WARNING moldau: a forged line\r\x1b[2Kgone\u2028\x85\x00end"
 
@@ -38,3 +39,69 @@ def test_a_traceback_keeps_its_lines():
     assert first == "group a\\nb"
     assert others[0].startswith("Traceback")
     assert others[-1] == "ValueError: it failed"
+
+
+def json_line(message: object = "m", *arguments: object, **fields: object) -> dict[str, object]:
+    made = logging.LogRecord("moldau.data.x", logging.ERROR, "f", 1, message, arguments, None)
+    made.created, made.msecs = 1795032476.5, 500.0
+    made.__dict__.update(fields)
+    line = JsonFormatter().format(made)
+    assert line.isascii()
+    assert line.isprintable()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found: dict[str, object] = json.loads(line, parse_constant=refuse)
+    return found
+
+
+def test_json_has_time_in_utc_level_component_event_and_fields():
+    extra = PARTITION_OFFLINE(topic="orders", partition=3)
+    assert json_line("partition %s is offline", "orders-3", **extra) == {
+        "time": "2026-11-18T20:07:56.500Z",
+        "level": "error",
+        "component": "log",
+        "event": "partition-offline",
+        "message": "partition orders-3 is offline",
+        "logger": "moldau.data.x",
+        "topic": "orders",
+        "partition": 3,
+    }
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        return "\x1b[2J\ud800"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (b"\xff", "b'\\xff'"),
+        ({1: (2, {"a"})}, {"1": [2, ["a"]]}),
+        ([[[[[["deep"]]]]]], [[[["[['deep']]"]]]]),
+        (Unprintable(), "\x1b[2J\ud800"),
+    ],
+)
+def test_json_is_valid_whatever_the_fields(value, written):
+    assert json_line(given=value)["given"] == written
+
+
+def test_fields_replace_nothing_of_the_line():
+    found = json_line("real", time="forged", level="debug", component="x", logger="y")
+    assert (found["level"], found["component"], found["logger"]) == (
+        *("error", "log", "moldau.data.x"),
+    )
+    assert found["time"] != "forged"
+    assert json_line("two %s and %s", "one")["message"] == "two %s and %s ('one',)"
+
+
+def test_text_ends_with_the_event():
+    made = record("x")
+    made.__dict__["event"] = "disk-full"
+    made.created, made.msecs = 1795032476.0, 7.0
+    line = TextFormatter(TEXT_LINE).format(made)
+    assert line == "2026-11-18T20:07:56.007Z INFO    server: group x [disk-full]"

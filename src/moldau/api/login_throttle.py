@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Final
 
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.net.networks import network_of
 
@@ -261,7 +262,13 @@ class LoginThrottle:
             return
         seen.reasons.add(reason)
         more = f" ({left_out} more failed before)" if left_out else ""
-        log.warning("login from %s failed: %s%s", host, reason, more)
+        log.warning(
+            "login from %s failed: %s%s",
+            host,
+            reason,
+            more,
+            extra=events.LOGIN_FAILED(address=host),
+        )
 
 
 def _pair(user: str, host: str) -> tuple[str, str]:

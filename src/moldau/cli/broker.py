@@ -69,6 +69,10 @@ _INSECURE = click.option(
             "broker_checks:can_stop",
             "Check that the cluster can do without a broker, or wait until it can.",
         ),
+        "log-level": (
+            "log_level:log_level",
+            "Show the log levels of brokers, by component, or change one until they restart.",
+        ),
     },
     examples=(
         "moldau broker start --data-dir /var/lib/moldau --bootstrap",

@@ -41,6 +41,8 @@ from moldau.model.topology import (
     JoinTokenCreated,
     JoinTokenList,
     JoinTokenWanted,
+    LogLevelList,
+    LogLevelsWanted,
     ProvenJoinRequest,
     Readiness,
     SealedJoinReply,
@@ -67,6 +69,7 @@ REPORT_PATH: Final = "/api/v1/report"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 METRICS_PATH: Final = "/metrics"
+_LOG_LEVELS_PATH: Final = "/api/v1/brokers/{}/log-levels"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
 _SUCCESS: Final = (200, 201, 202)
@@ -150,7 +153,16 @@ class ClusterClient:
         path = REPORT_PATH + ("" if idle_ms is None else f"?idle_ms={idle_ms}")
         return self._request("GET", path, None, BrokerReport)
 
+    def log_levels(self, broker: int) -> LogLevelList:
+        """Of the log of the broker at the address of this client."""
+        return self._request("GET", _LOG_LEVELS_PATH.format(broker), None, LogLevelList)
+
     # ---- changes
+
+    def set_log_levels(self, broker: int, levels: dict[str, str | None]) -> LogLevelList:
+        """Until the process of the broker ends. None: as configured."""
+        wanted = LogLevelsWanted(levels=levels)
+        return self._request("POST", _LOG_LEVELS_PATH.format(broker), wanted, LogLevelList)
 
     def leave(self, broker: int) -> BrokerActionResponse:
         """Drain a broker. It leaves the cluster when it hosts no replica any more."""

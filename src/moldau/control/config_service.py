@@ -1,8 +1,10 @@
 """Describes and alters topic and broker settings at run time."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
+from moldau.control.log_level_configs import level_entry, levels_to_set
 from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.commands import (
     AlterBrokerConfigs,
@@ -21,9 +23,13 @@ from moldau.metadata.topic_configs import (
     broker_layers,
     topic_config_entries,
 )
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.log_levels import LogLevel, LogLevels
 from moldau.model.topology import HTTP_ADDRESS_SETTING, STATE_SETTING
+
+log = logging.getLogger(__name__)
 
 
 class ResourceKind(IntEnum):
@@ -31,6 +37,8 @@ class ResourceKind(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """The levels of a broker's log: of the broker that is asked, until its process ends."""
 
 
 class ConfigService:
@@ -41,12 +49,14 @@ class ConfigService:
         broker: BrokerId,
         defaults: Mapping[str, str],
         fixed: Mapping[str, str],
+        log_levels: LogLevels,
     ) -> None:
         self._metadata = metadata
         self._broker = broker
         self._defaults = defaults
         self._fixed = fixed
         """Read-only settings of this broker, by their Kafka names."""
+        self._log_levels = log_levels
 
     def describe(self, kind: int, name: str) -> list[ConfigEntry]:
         """Every setting of a resource, defaults included. Raises RefusedError."""
@@ -60,6 +70,9 @@ class ConfigService:
             return self.describe_topic(topic)
         if kind == ResourceKind.BROKER:
             return self._describe_broker(self._broker_of(name))
+        if kind == ResourceKind.BROKER_LOGGER:
+            self._check_me(name)
+            return [level_entry(each) for each in self._log_levels.shown()]
         raise _without_settings(kind)
 
     def describe_topic(self, topic: Topic) -> list[ConfigEntry]:
@@ -105,6 +118,12 @@ class ConfigService:
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
     ) -> None:
         """Change only these keys."""
+        if kind == ResourceKind.BROKER_LOGGER:
+            self._check_me(name)
+            levels = levels_to_set(changes)
+            if not validate_only:
+                self._set_levels(levels)
+            return
         command: Command
         if kind == ResourceKind.TOPIC:
             command = AlterTopicConfigs(topic=name, changes=changes)
@@ -132,6 +151,23 @@ class ConfigService:
             self._metadata.preview(command)
         else:
             await self._metadata.submit(command)
+
+    def _set_levels(self, levels: Mapping[str, LogLevel | None]) -> None:
+        self._log_levels.set(levels)
+        for component, level in levels.items():
+            to = level or "as configured"
+            log.info(
+                "log level of %s: %s", component, to, extra=events.LOG_LEVEL_CHANGED(of=component)
+            )
+
+    def _check_me(self, name: str) -> None:
+        """Levels belong to a process. Raises RefusedError."""
+        if name != str(self._broker):
+            self._broker_of(name)
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"This is broker {self._broker}; send it to the broker whose log it is",
+            )
 
     def _broker_of(self, name: str) -> BrokerId:
         """The broker of a resource name; an empty name means all brokers."""

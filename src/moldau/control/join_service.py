@@ -14,6 +14,7 @@ import msgspec
 
 from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JOIN_TOKEN_REFUSED, JoinToken
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.topology import (
@@ -177,4 +178,4 @@ class JoinService:
         now = self._clock.monotonic()
         if now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
-            log.warning("%s", text)
+            log.warning("%s", text, extra=events.JOIN_REFUSED())

@@ -20,6 +20,7 @@ from moldau.metadata.due_commands import due_commands
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.leader_balance import balance_leaders
 from moldau.metadata.voters import desired_members, next_members
+from moldau.model import log_events as events
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.raft.errors import RaftRejection
@@ -101,6 +102,7 @@ class Reconciler:
                     "this broker is not a voter of the metadata group after %.0f s: starting "
                     "anyway; it becomes one when it has caught up",
                     _VOTE_SECONDS_MAX,
+                    extra=events.NOT_A_VOTER(),
                 )
                 return
             await asyncio.sleep(_VOTE_POLL_SECONDS)
@@ -244,6 +246,7 @@ class Reconciler:
                 "%s: broker %d lost its log: it becomes a voter again when it has caught up",
                 group.name,
                 replaced[0],
+                extra=events.VOTER_LOST_LOG(broker=replaced[0]),
             )
         try:
             if self._me not in step.voters:

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from moldau.coordination.latest_records import LatestRecords
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.coordinator_events import (
     CoordinatorEvent,
@@ -296,7 +297,13 @@ class CoordinatorHost(Generic[S, E, R]):
             # Not from within the coordinator's own call: as a separate event.
             self._loop.call_soon(self._append_failed, token, error.code)
         except StorageError as error:
-            log.error("%s: storing %s failed: %s", self.replica.partition, effect.what[:300], error)
+            log.error(
+                "%s: storing %s failed: %s",
+                self.replica.partition,
+                effect.what[:300],
+                error,
+                extra=events.COORDINATOR_WRITE_FAILED(),
+            )
             self._loop.call_soon(self._append_failed, token, ErrorCode.KAFKA_STORAGE_ERROR)
         else:
             proposal.when_committed(settled)

@@ -17,6 +17,7 @@ from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
@@ -132,6 +133,7 @@ class CoordinatorService(ABC, Generic[C]):
             self._topic,
             index,
             exc_info=error,
+            extra=events.INTERNAL_ERROR(),
         )
         self._forget(index, coordinator)
         self._on_internal_error(error)

@@ -22,6 +22,7 @@ from moldau.coordination.group_service import GroupService
 from moldau.data.partitions import Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from moldau.model.malformed import MALFORMED
@@ -95,6 +96,7 @@ class MarkerWriter:
                     partition,
                     request.producer_id,
                     error,
+                    extra=events.MARKER_REJECTED(producer=request.producer_id),
                 )
             settled(error.code)
 
@@ -295,7 +297,12 @@ class MarkerSender:
             log.debug("broker %d did not write transaction markers, retrying: %s", leader, error)
             rows = []
         except MALFORMED as error:
-            log.warning("broker %d sent a malformed WriteMarkers response: %s", leader, error)
+            log.warning(
+                "broker %d sent a malformed WriteMarkers response: %s",
+                leader,
+                error,
+                extra=events.PEER_MESSAGE_MALFORMED(peer=leader),
+            )
             rows = []
         finally:
             self._calls[leader] -= 1
@@ -340,7 +347,11 @@ class MarkerSender:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("internal error while sending transaction markers", exc_info=error)
+            log.error(
+                "internal error while sending transaction markers",
+                exc_info=error,
+                extra=events.INTERNAL_ERROR(),
+            )
 
     def stop(self) -> None:
         for task in list(self._tasks):

@@ -26,6 +26,7 @@ from moldau.log.compaction.worker import (
     WorkerReply,
     WorkFailed,
 )
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
 from moldau.model.ids import Offset, TopicPartition
@@ -150,6 +151,7 @@ class Cleaner:
             hosted.replica.partition,
             seconds,
             error,
+            extra=events.COMPACTION_FAILED(),
         )
         return True
 

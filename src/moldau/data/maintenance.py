@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition, Partitions
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
 from moldau.model.flush import FlushPolicy
@@ -36,7 +37,11 @@ def _skip_if_disk_full() -> Iterator[None]:
     try:
         yield
     except DiskFullError as error:
-        log.warning("maintenance skipped until there is free disk space: %s", error)
+        log.warning(
+            "maintenance skipped until there is free disk space: %s",
+            error,
+            extra=events.MAINTENANCE_SKIPPED(),
+        )
 
 
 class Maintenance:
@@ -131,9 +136,13 @@ class Maintenance:
                     "less than %d bytes free on the data disk: produce requests are rejected until "
                     "there is more space (setting log.disk_reserve_bytes)",
                     self._config.disk_reserve_bytes,
+                    extra=events.DISK_RESERVE_REACHED(),
                 )
             else:
-                log.warning("the data disk has free space again: produce requests are accepted")
+                log.warning(
+                    "the data disk has free space again: produce requests are accepted",
+                    extra=events.DISK_RESERVE_FREE(),
+                )
         if not is_full:
             self._partitions.retry_offline()
         self._partitions.finish_moves()

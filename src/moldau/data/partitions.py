@@ -13,6 +13,7 @@ from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.config_types import LONG_MAX
 from moldau.metadata.image import EMPTY_IMAGE, Image, Partition, Topic, changed_topics
 from moldau.metadata.topic_configs import Layer, TopicConfig, broker_layers
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
@@ -237,7 +238,12 @@ class Partitions:
         self._offline[key] = error
         if str(before) != str(error):
             # Once, not with every retry.
-            log.error("partition %s-%d is offline: %s", *key, error)
+            log.error(
+                "partition %s-%d is offline: %s",
+                *key,
+                error,
+                extra=events.PARTITION_OFFLINE(topic=key[0], partition=key[1]),
+            )
 
     def retry_offline(self) -> None:
         """Opens the partitions again that are offline because the disk was full."""
@@ -251,7 +257,11 @@ class Partitions:
                         opening = self._opening(topic, partition, self._resolve(topic))
                         self._host(opening, self._open(opening))
                         if key in self._hosted:
-                            log.warning("partition %s-%d is online again", *key)
+                            log.warning(
+                                "partition %s-%d is online again",
+                                *key,
+                                extra=events.PARTITION_ONLINE(topic=key[0], partition=key[1]),
+                            )
 
     def flush_of(self, topic: Topic) -> FlushPolicy:
         """The flush policy of a topic on this broker."""
@@ -475,5 +485,10 @@ class Partitions:
                 hosted.replica.close()
             except DiskFullError as error:
                 partition = hosted.replica.partition
-                log.warning("log of %s not closed cleanly, to be recovered: %s", partition, error)
+                log.warning(
+                    "log of %s not closed cleanly, to be recovered: %s",
+                    partition,
+                    error,
+                    extra=events.LOG_NOT_CLOSED(),
+                )
         self._hosted.clear()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from moldau.data.partitions import Partitions
 from moldau.metadata.image import Partition, Topic
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, MoldauError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
@@ -63,6 +64,7 @@ class ReplicaRepair:
                 topic.name,
                 partition.index,
                 error,
+                extra=events.REPLICA_REBUILD_FAILED(topic=topic.name, partition=partition.index),
             )
             return
         log.warning(
@@ -70,5 +72,6 @@ class ReplicaRepair:
             topic.name,
             partition.index,
             place,
+            extra=events.REPLICA_REBUILDING(topic=topic.name, partition=partition.index),
         )
         self._partitions.open_empty(topic, partition)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PartitionLog
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Offset
 
@@ -62,7 +63,12 @@ class Scrubber:
                 await self._on_corruption(hosted, error)
             except OSError as error:
                 # Too many open files, or a bad disk, which other reads report.
-                log.warning("scrub of %s skipped this time: %s", hosted.replica.partition, error)
+                log.warning(
+                    "scrub of %s skipped this time: %s",
+                    hosted.replica.partition,
+                    error,
+                    extra=events.SCRUB_SKIPPED(),
+                )
 
     async def _check(self, hosted: HostedPartition) -> None:
         """Raises CorruptionError."""
@@ -98,4 +104,5 @@ class Scrubber:
                 "its intact records are still served: %s",
                 hosted.replica.partition,
                 error,
+                extra=events.REPLICA_CORRUPT(),
             )

@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from moldau.log.filesystem import Files
 from moldau.log.flush import DISK_FULL
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.layout import LOCK_FILE
@@ -129,6 +130,7 @@ class DirectoryLock:
                 "other users can read the data directory %s; protect it: chmod 700 %s",
                 self._root,
                 self._root,
+                extra=events.DATA_DIR_READABLE(),
             )
 
     def release(self) -> None:

@@ -32,13 +32,14 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a value; numbers as in DescribeConfigs, the lowest wins."""
+    """The source of a value; numbers as in DescribeConfigs. Of 1 to 5 the lowest wins."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
 
 
 class Synonym(Struct, frozen=True, kw_only=True):

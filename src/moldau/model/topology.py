@@ -258,6 +258,29 @@ class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["active", "draining"]
 
 
+class LogLevelsWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Levels by component; null: as configured."""
+
+    levels: dict[str, str | None]
+
+
+class LogLevelShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The level of one component of a broker's log."""
+
+    component: str
+    level: str
+    configured: str
+    """After a restart."""
+    about: str
+
+
+class LogLevelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The levels of a broker's log."""
+
+    broker: int
+    levels: tuple[LogLevelShown, ...]
+
+
 class ErrorReply(msgspec.Struct, frozen=True, kw_only=True):
     """The body of every HTTP error response: problem details as in RFC 9457."""
 

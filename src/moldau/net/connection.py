@@ -24,6 +24,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
@@ -50,6 +51,11 @@ _TURN_SECONDS_MAX = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
 _MUTE_SECONDS_MIN = 0.001
 _MUTE_SECONDS_MAX = 1.0
+
+
+def _event(level: int) -> dict[str, object] | None:
+    """What the log calls that a connection ended; nothing unless it is a bug."""
+    return events.INTERNAL_ERROR() if level >= logging.ERROR else None
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -542,7 +548,7 @@ class Connection(SocketWriter):
         if self.is_closed:
             return
         self.is_closed = True
-        log.log(level, "connection from %s closed: %s", self.address, reason)
+        log.log(level, "connection from %s closed: %s", self.address, reason, extra=_event(level))
         if not self._paused:
             self._loop.remove_reader(self._socket)
         self._end_mute()

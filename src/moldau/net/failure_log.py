@@ -6,6 +6,7 @@ Clients retry several times a second, and a flood must not fill the disk.
 import logging
 from typing import Final
 
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.net.networks import network_of
 
@@ -53,7 +54,14 @@ class FailureLog:
         logged.reasons.add(reason)
         more = f" ({self._left_out} more lines were left out)" if self._left_out else ""
         self._left_out = 0
-        log.warning("connection from %s%s closed: %s%s", address, self._where, reason, more)
+        log.warning(
+            "connection from %s%s closed: %s%s",
+            address,
+            self._where,
+            reason,
+            more,
+            extra=events.CONNECTION_FAILED(address=address),
+        )
 
     def _known(self, network: str) -> _Logged | None:
         now = self._clock.monotonic()

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram
 from moldau.net.address_limits import AddressLimits
@@ -145,7 +146,10 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._warn(f"cannot accept connections: {error.strerror}; retrying in 1 s")
+                self._warn(
+                    f"cannot accept connections: {error.strerror}; retrying in 1 s",
+                    events.ACCEPT_FAILED(),
+                )
                 self._loop.remove_reader(listening)
                 self._loop.call_later(1.0, self._accept_again)
                 return
@@ -212,9 +216,11 @@ class Listener:
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         sock.close()
         self.refused_total += 1
-        self._warn(f"connection from {host} rejected: {reason}")
+        self._warn(
+            f"connection from {host} rejected: {reason}", events.CONNECTION_REJECTED(address=host)
+        )
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, extra: dict[str, object]) -> None:
         """Log at most one such line every few seconds: a flood must not fill the disk."""
         now = self._clock.monotonic()
         if now - self._warned_at < _WARN_SECONDS:
@@ -222,7 +228,7 @@ class Listener:
             return
         more = f" ({self._left_out} more lines were left out)" if self._left_out else ""
         self._warned_at, self._left_out = now, 0
-        log.warning("%s%s", message, more)
+        log.warning("%s%s", message, more, extra=extra)
 
     def _forget(self, connection: Connection) -> None:
         if isinstance(connection, TlsConnection):

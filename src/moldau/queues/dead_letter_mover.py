@@ -5,9 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from moldau import tracing
 from moldau.leases.commands import Command, SettleDead
 from moldau.leases.results import CommandResult
 from moldau.leases.state import Dead
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.dead_letter_writer import DeadLetter, DeadLetterWriter, Origin
@@ -83,6 +85,7 @@ class DeadLetterMover:
                 "internal error: dead letters of group %s on %s-%d are no longer moved",
                 *self._origin,
                 exc_info=error,
+                extra=events.INTERNAL_ERROR(),
             )
             self._on_internal_error(error)
         elif self._pending:
@@ -105,6 +108,7 @@ class DeadLetterMover:
                     level,
                     "cannot move %d dead letters of group %s on %s-%d, will retry: %s",
                     *(len(self._pending), *self._origin, error),
+                    extra=events.DEAD_LETTERS_NOT_MOVED(),
                 )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self._limits.pause_seconds_max)
@@ -126,13 +130,21 @@ class DeadLetterMover:
                     "dead letter lost, deleted by retention before it was moved: "
                     "group %s, %s-%d offset %d",
                     *(*self._origin, offset),
+                    extra=events.DEAD_LETTER_LOST(),
                 )
                 self._written.add(offset)
             elif dead is not None:
                 is_whole = not entry.message.fault
                 letters.append(DeadLetter(entry.record, dead.attempts, dead.reason, is_whole))
         if letters:
-            self._written |= await self._letters.write(self._origin, self._topic_of(), letters)
+            written = await self._letters.write(self._origin, self._topic_of(), letters)
+            self._written |= written
+            if tracing.active is not None:
+                for letter in letters:
+                    if letter.record.offset in written:
+                        group, topic, partition = self._origin
+                        where = (topic, partition, group, self._topic_of(), letter.reason)
+                        tracing.active.dead_lettered(letter.record, *where)
         done = frozenset(offset for offset in batch if offset in self._written)
         if done:
             await self._submit(lambda now: SettleDead(offsets=done))

@@ -13,6 +13,7 @@ from moldau.control.topic_service import TopicService
 from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.produce import ACKS_ALL
 from moldau.metadata.image import Topic
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex
@@ -155,6 +156,9 @@ class DeadLetterWriter:
                 "offset %d of %s-%d, group %s, reason: %s",
                 *(topic.name, letter.record.offset, origin.topic, origin.partition),
                 *(origin.group, letter.reason),
+                extra=events.DEAD_LETTER_LOST(
+                    group=origin.group, topic=origin.topic, partition=origin.partition
+                ),
             )
         elif appended.error is not ErrorCode.NONE:
             raise _error(topic, appended)
@@ -164,6 +168,9 @@ class DeadLetterWriter:
                 "of %s-%d, group %s",
                 *(topic.name, letter.record.offset, origin.topic, origin.partition),
                 origin.group,
+                extra=events.DEAD_LETTER_TRUNCATED(
+                    group=origin.group, topic=origin.topic, partition=origin.partition
+                ),
             )
 
     async def _append(self, topic: Topic, partition: int, records: list[Record]) -> AppendResult:

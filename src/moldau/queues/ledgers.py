@@ -21,6 +21,7 @@ from moldau.leases.records import RecordHead, decode_head, encode, queue_key
 from moldau.leases.results import Refusal
 from moldau.leases.state import QueueId, QueueRecord
 from moldau.metadata.image import QUEUE_STATE_TOPIC, Image
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.malformed import MALFORMED
@@ -264,6 +265,7 @@ class Ledgers(CoordinatorService[LedgerHost]):
                     "cannot delete the state of group %s on partition %d of a deleted topic, "
                     "will retry at the next load: %s",
                     *(queue.group, queue.partition, error),
+                    extra=events.QUEUE_STATE_NOT_DELETED(group=queue.group),
                 )
 
 

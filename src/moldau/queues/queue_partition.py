@@ -21,6 +21,7 @@ from moldau.leases.state import QueueId
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.leases.tokens import Token, encode_token
 from moldau.metadata.queue_groups import QueueGroup
+from moldau.model import log_events as events
 from moldau.model.delivery_tokens import DeliveryToken, TokenKind, encode_delivery_token
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
@@ -298,7 +299,12 @@ class QueuePartition:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error("internal error: the queue of %s is closed", self._name, exc_info=error)
+        log.error(
+            "internal error: the queue of %s is closed",
+            self._name,
+            exc_info=error,
+            extra=events.INTERNAL_ERROR(),
+        )
         self.close(QueueRefusedError(ErrorReason.INTERNAL))
         self._context.on_internal_error(error)
 
@@ -332,7 +338,14 @@ class QueuePartition:
             except RefusedError as error:
                 failure = unavailable(error)
             except CorruptionError as error:
-                log.error("cannot load the queue of %s: %s", self._name, error)
+                log.error(
+                    "cannot load the queue of %s: %s",
+                    self._name,
+                    error,
+                    extra=events.QUEUE_STATE_CORRUPT(
+                        group=self.queue.group, topic=self.topic, partition=self.queue.partition
+                    ),
+                )
                 failure = QueueRefusedError(ErrorReason.INTERNAL, str(error))
             log.info("reloading the queue of %s: %s", self._name, failure)
             if self._decider is None or pause:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from moldau.data.stored_batches import bytes_in, bytes_of, open_batch, stored_batches
 from moldau.leases.commands import LogMessage, LogSlice
 from moldau.leases.delay_buckets import DelayBucket
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, ONLY_GROUP_HEADER
@@ -311,7 +312,7 @@ def _unreadable(header: BatchHeader, position: Offset, error: BatchFormatError) 
     queue, and skipping it would lose it silently. It becomes a dead letter."""
     first = max(header.base_offset, position)
     fault = f"offsets {first} to {header.last_offset} cannot be read: {error}"
-    log.warning("queue reader skips messages: %s", fault)
+    log.warning("queue reader skips messages: %s", fault, extra=events.MESSAGES_UNREADABLE())
     record = Record(first, header.max_timestamp, None, None, [])
     return LoadedMessage(LogMessage(first, NO_TIMESTAMP, fault), record, _RECORD_BYTES)
 

@@ -23,6 +23,7 @@ from moldau.leases.results import (
 )
 from moldau.leases.state import Dead, QueueRecord
 from moldau.leases.state_machine import QueueStateMachine
+from moldau.model import log_events as events
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.limits import QueueLimits
 from moldau.queues.mailbox import MakeCommand, PendingPoll, fail
@@ -120,6 +121,7 @@ class RoundDecider:
                 log.warning(
                     "%s: retention deleted %d messages that were not settled",
                     *(self._name, trimmed.count),
+                    extra=events.MESSAGES_DELETED_UNSETTLED(count=trimmed.count),
                 )
         expiry = state.next_expiry()
         if expiry is not None and expiry <= self.now:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from moldau.log.interface import CheckTask
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError
 from moldau.raft.events import SendAppend, SendSnapshot
 from moldau.replica.core_stepper import CoreStepper
@@ -68,7 +69,10 @@ class ColdSends:
         try:
             if (error := reading.exception()) is not None:
                 log.error(
-                    "group %s: prefetch of entries for a follower failed: %r", group.name, error
+                    "group %s: prefetch of entries for a follower failed: %r",
+                    group.name,
+                    error,
+                    extra=events.PREFETCH_FAILED(group=group.name),
                 )
             elif group.is_running:
                 self._end_check(group, task)

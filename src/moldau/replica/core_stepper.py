@@ -9,6 +9,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from moldau.model import log_events as events
 from moldau.model.errors import (
     CorruptionError,
     DiskFullError,
@@ -85,7 +86,12 @@ class CoreStepper:
                     for effect in core.step(now, queue.popleft()):
                         execute(group, effect)
                 except DiskFullError as error:
-                    log.warning("group %s: disk full, will retry: %s", group.name, error)
+                    log.warning(
+                        "group %s: disk full, will retry: %s",
+                        group.name,
+                        error,
+                        extra=events.DISK_FULL(group=group.name),
+                    )
                     # The rest of the step was not executed, which the core must learn next.
                     queue.appendleft(e.AppendFailed())
         except (RaftError, CorruptionError) as error:
@@ -176,7 +182,11 @@ class CoreStepper:
         # A RaftError is a bug: log the traceback.
         bug = error if isinstance(error, RaftError) else None
         log.error(
-            "group %s stops on this broker, its files are kept: %s", group.name, error, exc_info=bug
+            "group %s stops on this broker, its files are kept: %s",
+            group.name,
+            error,
+            exc_info=bug,
+            extra=events.REPLICA_STOPPED(group=group.name),
         )
         # Without the traceback, whose frames would keep files of the log open.
         group.failure = error.with_traceback(None)

@@ -10,6 +10,7 @@ import logging
 from typing import Final
 
 from moldau.log.disk_log import read_slice
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, RefusedError, StorageError
 from moldau.model.ids import RaftIndex
 from moldau.model.slices import FileSlice
@@ -38,6 +39,7 @@ def report_to_leader(peer: Peer, group: RaftGroup, envelope: RaftEnvelope) -> No
         group.name,
         peer.id,
         envelope.corruption,
+        extra=events.ENTRIES_CORRUPT(group=group.name, peer=peer.id),
     )
     if isinstance(message, AppendRequest):
         peer.post(encode_message(group.wire, CorruptAppend(message.epoch, message.start)))
@@ -64,6 +66,7 @@ def check_own_entries(group: RaftGroup, report: CorruptAppend, now: int, bytes_m
         "they are sent again",
         group.name,
         report.start,
+        extra=events.ENTRIES_SENT_AGAIN(group=group.name),
     )
 
 

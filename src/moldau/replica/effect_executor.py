@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from moldau.log.interface import ControlKind
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.net.peers.frames import FRAME_BYTES_MAX
@@ -306,7 +307,12 @@ class EffectExecutor:
         try:
             payload = group.owner.snapshot(group, start.offset)
         except RefusedError as error:
-            log.warning("group %s: cannot send a snapshot now, will retry: %s", group.name, error)
+            log.warning(
+                "group %s: cannot send a snapshot now, will retry: %s",
+                group.name,
+                error,
+                extra=events.SNAPSHOT_DELAYED(group=group.name),
+            )
             return e.PeerDisconnected(peer.id), 0
         data = encode_snapshot(group.wire, message, start, payload)
         if len(data) > _SNAPSHOT_BYTES_MAX:
@@ -316,6 +322,7 @@ class EffectExecutor:
                 len(data),
                 _SNAPSHOT_BYTES_MAX,
                 peer.id,
+                extra=events.SNAPSHOT_TOO_LARGE(group=group.name, peer=peer.id),
             )
             return e.PeerDisconnected(peer.id), 0
         self.counts.snapshots_sent += 1

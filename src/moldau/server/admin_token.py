@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from moldau.model import log_events as events
 from moldau.model.layout import ADMIN_TOKEN_FILE
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,10 @@ def write_token(root: Path, token: str) -> bool:
         temporary.replace(target)
     except OSError as error:
         log.warning(
-            "cannot write %s (%s): this broker has no local administrator", target, error.strerror
+            "cannot write %s (%s): this broker has no local administrator",
+            target,
+            error.strerror,
+            extra=events.ADMIN_TOKEN_NOT_WRITTEN(),
         )
         return False
     return True

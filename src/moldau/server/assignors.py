@@ -17,6 +17,7 @@ from moldau.groups.assignors.interface import (
     checked,
 )
 from moldau.groups.coordinator import BUILT_IN_ASSIGNORS
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class GuardedAssignor:
     def _log_once(self, what: str) -> None:
         if what != self._logged:
             self._logged = what
-            log.exception("%s", what)
+            log.exception("%s", what, extra=events.ASSIGNOR_FAILED(assignor=self.name))
 
 
 def load_assignors(

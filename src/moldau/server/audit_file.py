@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.api.audit import LOGGER_NAME
+from moldau.model import log_events as events
 
 FILE_NAME: Final = "audit.log"
 FILE_BYTES_MAX: Final = 10 * 1024 * 1024
@@ -28,7 +29,10 @@ class _AuditFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """A full disk must not stop the broker, but an operator has to know what is missing."""
         log.error(
-            "cannot write the audit log: %s; the entry is %s", sys.exception(), record.getMessage()
+            "cannot write the audit log: %s; the entry is %s",
+            sys.exception(),
+            record.getMessage(),
+            extra=events.AUDIT_WRITE_FAILED(),
         )
 
 

@@ -36,6 +36,7 @@ from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError, StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
 from moldau.model.topology import Listeners
@@ -127,7 +128,7 @@ class BrokerServer:
         self._certificates.load()
         self._machine.http_tls = self._certificates.of_protocol(ListenerProtocol.HTTP)
         for warning in self._certificates.warnings(self._clock.wall_ms()):
-            log.warning(warning)
+            log.warning(warning, extra=events.CERTIFICATE_EXPIRES())
         try:
             return await self._start()
         except StorageError as error:
@@ -349,7 +350,7 @@ class BrokerServer:
     def _on_internal_error(self, error: BaseException) -> None:
         if (failure := as_storage_failure(error)) is not None:
             if not self._flusher.failed:
-                log.error("disk write failed in a background task", exc_info=error)
+                log.error("disk write failed", exc_info=error, extra=events.DISK_WRITE_FAILED())
             self._flusher.report(failure)
         else:
             self._report_internal_error(error)
@@ -491,6 +492,7 @@ class BrokerServer:
                 broker=self._broker_id,
                 defaults=defaults,
                 fixed=read_only_configs(config),
+                log_levels=self._machine.log_levels,
             ),
             groups=coordinators.groups,
             transactions=coordinators.transactions,

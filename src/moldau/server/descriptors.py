@@ -7,6 +7,8 @@ of the descriptors.
 import logging
 import sys
 
+from moldau.model import log_events as events
+
 log = logging.getLogger(__name__)
 
 
@@ -38,5 +40,6 @@ def connections_allowed(wanted: int, limit: int | None) -> int:
         allowed,
         wanted,
         limit,
+        extra=events.FILE_LIMIT_LOW(),
     )
     return allowed

@@ -18,6 +18,7 @@ from http.client import HTTPS_PORT, HTTPException, HTTPSConnection
 from typing import Final
 
 from moldau.api.password_check import UnavailableError
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import MoldauError
 from moldau.security.jwt import PublicKey, parse_keys
@@ -194,5 +195,11 @@ class Jwks:
         """Once per reason, until a fetch succeeds."""
         if failure != self._failure:
             kept = "" if self._keys is None else "; the keys fetched before stay in use"
-            log.error("cannot fetch the keys of tokens from %s: %s%s", self._url, failure, kept)
+            log.error(
+                "cannot fetch the keys of tokens from %s: %s%s",
+                self._url,
+                failure,
+                kept,
+                extra=events.TOKEN_KEYS_UNAVAILABLE(),
+            )
         self._failure = failure

@@ -2,39 +2,93 @@
 
 import json
 import logging
+import math
 import sys
+import time
+from typing import Final
 
+from moldau.model.log_levels import LogLevels, component_of, set_loggers
 from moldau.server.config.schema import LogFormat, LoggingConfig
 
-_OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+RESERVED_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+"""Names that a field of a line cannot have."""
+_DEPTH_MAX: Final = 4
+"""Of values in fields. What is nested more deeply is written as text."""
+
+TEXT_LINE: Final = "%(asctime)s %(levelname)-7s %(component)s: %(message)s"
+
+
+def _utc(record: logging.LogRecord) -> str:
+    """With milliseconds, as everything reads it that collects logs."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}Z"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """One JSON object per line: time, level, component, event, message, and the fields that the
+    call gave."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
-            "time": self.formatTime(record),
+            "time": _utc(record),
             "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
+            "component": component_of(record.name),
         }
-        for key, value in record.__dict__.items():
-            if key not in _OWN_ATTRIBUTES:
-                entry[key] = value
+        event = record.__dict__.get("event")
+        if event is not None:
+            entry["event"] = str(event)
+        entry["message"] = _message(record)
+        entry["logger"] = record.name
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        for key, value in record.__dict__.items():
+            if key not in RESERVED_FIELDS:
+                entry.setdefault(key, _json_value(value, _DEPTH_MAX))
+        # ASCII only: no character in it can end a line or move a cursor.
+        return json.dumps(entry, allow_nan=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError):
+        # A line whose arguments do not fit is better than none.
+        return f"{record.msg} {record.args!r}"
+
+
+def _json_value(value: object, depth: int) -> object:
+    """What JSON has a form for, and text for anything else."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth and isinstance(value, dict):
+        return {str(key): _json_value(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple | set | frozenset):
+        return [_json_value(item, depth - 1) for item in value]
+    return str(value)
 
 
 class TextFormatter(logging.Formatter):
     """One line per message, and a traceback after it. Clients choose names and reasons that are
-    logged: none of them can look like another line, or move the cursor of a terminal."""
+    logged: none of them can look like another line, or move the cursor of a terminal.
+
+    The event, if there is one, is in brackets at the end.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.__dict__["component"] = component_of(record.name)
+        return super().format(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        return _utc(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         if not record.message.isprintable():
             record.message = "".join(map(_escaped, record.message))
-        return super().formatMessage(record)
+        event = record.__dict__.get("event")
+        line = super().formatMessage(record)
+        return line if event is None else f"{line} [{event}]"
 
 
 def _escaped(character: str) -> str:
@@ -43,12 +97,14 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def set_up_logging(config: LoggingConfig) -> None:
+def set_up_logging(config: LoggingConfig) -> LogLevels:
+    """Returns the levels, which can be changed from then on."""
     handler = logging.StreamHandler(sys.stderr)
     if config.format is LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(config.level.upper())
+        handler.setFormatter(TextFormatter(TEXT_LINE))
+    logging.getLogger().handlers[:] = [handler]
+    # Else Python writes them to stderr by itself, in lines of another form.
+    logging.captureWarnings(True)
+    return LogLevels(config.level, dict(config.levels or ()), set_loggers)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final
 
 from moldau.api.metric_sources import SlowLoopTurns
+from moldau.model import log_events as events
 from moldau.model.histogram import Histogram
 
 log = logging.getLogger(__name__)
@@ -100,12 +101,17 @@ class LoopWatch:
         where = f" in {self._location}" if self._location else ""
         if is_busy:
             log.warning(
-                "event loop blocked for %.2f s: the broker was busy%s%s", took, where, others
+                "event loop blocked for %.2f s: the broker was busy%s%s",
+                took,
+                where,
+                others,
+                extra=events.LOOP_BLOCKED(seconds=took),
             )
         else:
             log.warning(
                 "process stalled for %.2f s: it got no CPU, or waited for the disk%s%s",
                 *(took, where, others),
+                extra=events.PROCESS_STALLED(seconds=took),
             )
         self._warned_at, self._suppressed = now, 0
 

@@ -22,6 +22,7 @@ from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.clock import Clock
+from moldau.model.log_levels import LogLevels
 from moldau.model.topology import (
     Endpoint,
     JoinChallenge,
@@ -118,6 +119,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.clock: Clock = SystemClock()
+        self.log_levels = LogLevels()
         self.sockets: Sockets = OS_SOCKETS
         self.rng = random.Random()
         self.http_tls: TlsContexts | None = None

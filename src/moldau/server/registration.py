@@ -19,6 +19,7 @@ from moldau.metadata.commands import CreateCluster, RegisterBroker
 from moldau.metadata.image import Image
 from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.topology import Endpoint, JoinReply, JoinRequest
 from moldau.server.cluster_secret import join_key
@@ -203,7 +204,12 @@ class Registration:
         try:
             return await self._register_with(address)
         except ProvenRefusalError as error:
-            log.warning("the member at %s rejected this broker: %s", address, error)
+            log.warning(
+                "the member at %s rejected this broker: %s",
+                address,
+                error,
+                extra=events.MEMBER_REJECTED_BROKER(),
+            )
             if error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
                 self._on_removed()
             return True
@@ -244,7 +250,12 @@ class Registration:
             if isinstance(error, ProvenRefusalError) and error.code in _PERMANENT_CODES:
                 raise
             # It may belong to another cluster, or be no broker: what it says ends nothing.
-            log.warning("the member at %s rejected this broker: %s", address, error)
+            log.warning(
+                "the member at %s rejected this broker: %s",
+                address,
+                error,
+                extra=events.MEMBER_REJECTED_BROKER(),
+            )
             return False
         except ClientError as error:
             log.debug("cannot reach %s: %s", address, error)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moldau.model.errors import StorageError
+from moldau.model import log_events as events
+from moldau.model.errors import MoldauError, StorageError
 from moldau.server.audit_file import keep_audit_log
 from moldau.server.broker import BrokerServer
 from moldau.server.config.listener_rules import doubts
 from moldau.server.config.listeners import listeners_for
-from moldau.server.config.schema import ServerConfig
+from moldau.server.config.schema import LogFormat, ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.core_dumps import forbid_core_dumps
 from moldau.server.derived_config import config_warnings
@@ -21,6 +22,7 @@ from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
 from moldau.server.registration import SupersededError
+from moldau.server.tracing import start_tracing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
-    set_up_logging(config.logging)
+    levels = set_up_logging(config.logging)
     forbid_core_dumps()
     if listeners_for(config, ListenerProtocol.GRPC):
         _load_grpc()
@@ -47,8 +49,22 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     except ImportError:
         factory = None
     keep_audit_log(Path(config.data_dir))
+    machine = Machine()
+    machine.log_levels = levels
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(serve(config, Machine(), on_ready=on_ready))
+        end_tracing: Callable[[], None] | None = None
+        try:
+            if config.tracing.enabled:
+                end_tracing = start_tracing(config)
+            return runner.run(serve(config, machine, on_ready=on_ready))
+        except MoldauError as error:
+            if config.logging.format is LogFormat.JSON:
+                # The command line prints it as text, which a collector of JSON does not read.
+                log.critical("cannot start: %s", error, extra=events.START_FAILED())
+            raise
+        finally:
+            if end_tracing is not None:
+                end_tracing()
 
 
 def _load_grpc() -> None:
@@ -76,7 +92,9 @@ async def serve(
 
     def fence(error: StorageError) -> None:
         log.critical(
-            "disk failure: %s; this broker stops, its data directory is left unchanged", error
+            "disk failure: %s; this broker stops, its data directory is left unchanged",
+            error,
+            extra=events.DISK_FAILED(),
         )
         end(EXIT_STORAGE)
 
@@ -85,13 +103,17 @@ async def serve(
 
     def give_up(error: BaseException) -> None:
         if isinstance(error, SupersededError):
-            log.critical("%s; this broker stops", error)
+            log.critical("%s; this broker stops", error, extra=events.BROKER_SUPERSEDED())
         else:
-            log.critical("internal error: this broker stops", exc_info=error)
+            log.critical(
+                "internal error: this broker stops", exc_info=error, extra=events.BROKER_FAILED()
+            )
         end(EXIT_INTERNAL_ERROR)
 
     def leave() -> None:
-        log.warning("this broker was removed from its cluster: it stops")
+        log.warning(
+            "this broker was removed from its cluster: it stops", extra=events.BROKER_REMOVED()
+        )
         end(0)
 
     server = BrokerServer(
@@ -119,9 +141,9 @@ async def serve(
         if info.broker_count == 1:
             log.info("single-broker cluster: topics have one replica, and are lost with its disk")
         for doubt in config_warnings(config) if info.broker_count == 1 else ():
-            log.warning(doubt)
+            log.warning(doubt, extra=events.CONFIG_UNMET())
         for danger in doubts(config):
-            log.warning(danger)
+            log.warning(danger, extra=events.CONFIG_UNSAFE())
         log.info(
             "broker %d serves %s: %d partitions, %d offline",
             info.broker_id,

@@ -28,6 +28,7 @@ from moldau.log.interface import LogConfig, PartitionLog
 from moldau.log.secret_file import ClusterSecret, read_secret, write_secret
 from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.image import Image
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId, PartitionIndex, TopicId
@@ -69,6 +70,7 @@ def _rewrite_after_failure(files: Files) -> None:
         "anything is acknowledged",
         reason or "reason unknown",
         len(logs) + 1,
+        extra=events.RESTARTED_AFTER_DISK_FAILURE(),
     )
     rewrite_unflushed(files, [METADATA_PATH, *logs], [VOTES_PATH])
 
@@ -180,6 +182,7 @@ class Storage:
             log.warning(
                 "found the log of a partition that has no replica on this broker; moved it to %s",
                 place,
+                extra=events.STRAY_LOG_FOUND(place=str(place)),
             )
 
     def drop_log(self, topic: str, topic_id: TopicId, partition: PartitionIndex) -> None:
@@ -203,6 +206,7 @@ class Storage:
                 "replace the disk, and join with an empty directory as a new broker",
                 self.root,
                 second,
+                extra=events.DISK_FENCE_FAILED(),
             )
 
     def free_bytes(self) -> int:

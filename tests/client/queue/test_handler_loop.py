@@ -39,7 +39,7 @@ async def test_leases_are_extended_while_another_partition_has_no_leader() -> No
 
     for message in messages:
         message.ack = ack
-    worker = SimpleNamespace(mode="queue", visibility=0.01, poll=poll, extend=extend)
+    worker = SimpleNamespace(mode="queue", group="g", visibility=0.01, poll=poll, extend=extend)
     work = HandlerLoop(
         cast(AsyncWorker, worker),
         lambda message: is_over.wait(),

@@ -10,6 +10,7 @@ from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.metadata.image import Topic
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, ConfigEntry
+from moldau.model.log_levels import NAMES as LOG_COMPONENTS
 from moldau.security.acl import ResourceType
 
 
@@ -57,6 +58,10 @@ class GuardedConfigs:
             self._guard.check(use_case, ResourceType.CLUSTER, about=about)
 
 
+_PUBLIC = frozenset({*TOPIC_CONFIGS, *BROKER_CONFIGS, *LOG_COMPONENTS})
+"""Settings and log components whose values are in the audit log."""
+
+
 def _heading(kind: int, name: str, *, validate_only: bool) -> str:
     whose = "" if kind == ResourceKind.TOPIC else f"broker {name}: "
     return (VALIDATED if validate_only else "") + whose
@@ -73,4 +78,4 @@ def setting_text(setting: tuple[str, str | None]) -> str:
     name, value = setting
     if value is None:
         return name
-    return f"{name}={value if name in TOPIC_CONFIGS or name in BROKER_CONFIGS else '(hidden)'}"
+    return f"{name}={value if name in _PUBLIC else '(hidden)'}"

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as RawMessage
 
+from moldau import tracing
 from moldau.client.config import Brokers, config_from
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.kafka import forks
@@ -414,9 +415,12 @@ class Consumer:
     def _messages(self, raws: list[RawMessage]) -> list[Message]:
         """The messages among them; librdkafka reports errors in the same list."""
         if not any(map(RawMessage.error, raws)):
-            return wrap(raws)
-        batch = wrap([raw for raw in raws if raw.error() is None])
-        self._handle_errors(raws, now=not batch)
+            batch = wrap(raws)
+        else:
+            batch = wrap([raw for raw in raws if raw.error() is None])
+            self._handle_errors(raws, now=not batch)
+        if tracing.active is not None and batch:
+            tracing.active.received(batch, self.config.group_id or "")
         return batch
 
     def _handle_errors(self, raws: list[RawMessage], *, now: bool) -> None:

@@ -10,14 +10,16 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as RawMessage
 from confluent_kafka import Producer as Client
 
+from moldau import tracing
 from moldau.client.config import Brokers, config_from
 from moldau.client.encoding import (
     PLAIN_TYPES,
@@ -59,11 +61,15 @@ _TOPIC_HINT = "1 to 249 letters, digits, dots, - and _"
 _DOCTOR_HINT = "is a broker down or its disk full? check: moldau doctor"
 
 
+Settle = Callable[[KafkaError | None, RawMessage], None]
+
+
 class UnbufferedMessage(NamedTuple):
     """A message for which the buffer had no room yet."""
 
     outbox: Outbox
     delivery: Delivery
+    settle: Settle
     topic: str
     value: object
     key: object
@@ -125,20 +131,27 @@ class Producer:
         if key is not None and key.__class__ not in PLAIN_TYPES:
             key = encode_key(key)
         delivery = outbox.delivery()
+        settle: Settle = delivery.settle
+        sending = None
+        if tracing.active is not None:
+            sending = tracing.active.sending(topic, headers and encode_headers(headers))
+            headers, settle = sending.headers, sending.settled_by(settle)
         try:
             if headers is None and partition is None and timestamp is None:
                 # Positional: keyword arguments would cost a tenth of the whole call.
-                outbox.produce(topic, value, key, PARTITION_UNASSIGNED, delivery.settle)
+                outbox.produce(topic, value, key, PARTITION_UNASSIGNED, settle)
             else:
                 extra = _extra(headers, partition, timestamp)
-                outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
+                outbox.produce(topic, value, key, on_delivery=settle, **extra)
         except BufferError:
             extra = _extra(headers, partition, timestamp)
-            message = UnbufferedMessage(outbox, delivery, topic, value, key, extra)
+            message = UnbufferedMessage(outbox, delivery, settle, topic, value, key, extra)
             self._send_when_not_full(message)
-        except KafkaException as error:
-            raise self._cannot_send(topic, error) from error
-        except (TypeError, UnicodeEncodeError) as error:
+        except (KafkaException, TypeError, UnicodeEncodeError) as error:
+            if sending is not None:
+                sending.fail(error)
+            if isinstance(error, KafkaException):
+                raise self._cannot_send(topic, error) from error
             raise _unsendable(topic, error) from error
         outbox.sends = sends = outbox.sends + 1
         if not sends & _SENDS_MASK:
@@ -287,10 +300,10 @@ class Producer:
 
     def _try_to_put(self, message: UnbufferedMessage, poll_seconds: float) -> bool:
         """Let librdkafka report deliveries; whether there was room in the buffer then."""
-        outbox, delivery, topic, value, key, extra = message
+        outbox, _, settle, topic, value, key, extra = message
         outbox.poll(poll_seconds)
         try:
-            outbox.produce(topic, value, key, on_delivery=delivery.settle, **extra)
+            outbox.produce(topic, value, key, on_delivery=settle, **extra)
         except BufferError:
             return False
         except KafkaException as error:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 from grpc import aio
 
+from moldau import tracing
 from moldau.client.errors import InvalidArgumentError
 from moldau.client.security import (
     HOST_CHECK,
@@ -117,7 +118,10 @@ class Channels:
         if stub is None:
             stub = channel.unary_unary(method.path, *method.codec)
             self._stubs[address, method.name, method.request] = stub
-        response: A = await stub(request, timeout=seconds_max, metadata=self._metadata)
+        metadata = self._metadata
+        if tracing.active is not None:
+            metadata = (*(metadata or ()), *tracing.active.metadata())
+        response: A = await stub(request, timeout=seconds_max, metadata=metadata)
         return response
 
     def stream(self, address: str, method: Method[Q, A]) -> "aio.StreamStreamCall[Q, A]":

@@ -3,8 +3,9 @@
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from moldau import tracing
 from moldau.client.config import Brokers
 from moldau.client.encoding import Headers, Key, Value
 from moldau.client.errors import ClientError, InvalidArgumentError, NotFoundError
@@ -46,6 +47,8 @@ from moldau.client.queue.outgoing import (
     encode_acks,
     encode_any,
     milliseconds,
+    traced,
+    traced_many,
 )
 from moldau.client.queue.partition_reader import read, read_request
 from moldau.client.queue.redrive import IDLE_SECONDS, REDRIVE_SUFFIX, RedriveProgress, redrive
@@ -56,6 +59,9 @@ from moldau.client.queue.settler import Settler
 from moldau.client.queue.worker import AsyncWorker
 from moldau.client.security import PLAIN_TEXT, Security, parse_security
 from moldau.proto.v1 import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from moldau.tracing.otel import OtelTracer
 
 GRPC_VARIABLE: Final = "MOLDAU_GRPC"
 GRPC_DEFAULT: Final = "localhost:8000"
@@ -190,8 +196,27 @@ class AsyncQueueClient:
                 delay=delay,
             )
         )
-        rpc = self._rpc
-        return await self._sender.send(topic, message, encode_acks(acks), rpc.seconds_max)
+        rpc, level = self._rpc, encode_acks(acks)
+        if tracing.active is not None:
+            return await self._send_traced(tracing.active, topic, message, level)
+        return await self._sender.send(topic, message, level, rpc.seconds_max)
+
+    async def _send_traced(
+        self,
+        tracer: "OtelTracer",
+        topic: str,
+        message: pb.OutgoingMessage,
+        acks: "pb.Acks.ValueType",
+    ) -> Sent:
+        sending = traced(tracer, topic, message)
+        try:
+            with sending.current():
+                sent = await self._sender.send(topic, message, acks, self._rpc.seconds_max)
+        except BaseException as error:
+            sending.fail(error)
+            raise
+        sending.end(sent.partition, sent.offset)
+        return sent
 
     async def send_many(
         self,
@@ -209,7 +234,9 @@ class AsyncQueueClient:
         """
         if in_flight < 1:
             raise InvalidArgumentError(f"in_flight must be 1 or more, not {in_flight}")
-        encoded = (encode_any(message) for message in checked_many(messages))
+        encoded: Iterable[pb.OutgoingMessage] = map(encode_any, checked_many(messages))
+        if (tracer := tracing.active) is not None:
+            encoded = traced_many(tracer, topic, encoded)
         return await self._send_many(topic, encoded, encode_acks(acks), in_flight)
 
     # ---- groups

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
+from moldau import tracing
 from moldau.client.errors import ClientError, InvalidArgumentError
 from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 
@@ -174,9 +175,10 @@ class HandlerLoop:
     async def _handle(self, message: AsyncQueueMessage) -> None:
         self._handling.add(message)
         try:
-            found = self._handler(message)
-            if inspect.isawaitable(found):
-                await found
+            with tracing.process(message, group=self._worker.group):
+                found = self._handler(message)
+                if inspect.isawaitable(found):
+                    await found
         except asyncio.CancelledError:
             raise
         except Exception as error:

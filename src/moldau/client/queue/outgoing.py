@@ -1,11 +1,11 @@
 """Encodes messages of an application for the API, and rejects invalid ones."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from moldau.client.encoding import (
     Headers,
@@ -19,7 +19,12 @@ from moldau.client.encoding import (
 from moldau.client.errors import InvalidArgumentError
 from moldau.proto.v1 import queue_pb2 as pb
 
+if TYPE_CHECKING:
+    from moldau.tracing.otel import OtelTracer, Sending
+
 PARTITION_MAX = 2**31 - 1
+QUEUE_SYSTEM: Final = "moldau"
+"""The messaging system, in spans."""
 
 M = TypeVar("M")
 
@@ -78,6 +83,24 @@ def encode(message: Outgoing) -> pb.OutgoingMessage:
     if message.timestamp is not None:
         encoded.timestamp_ms = encode_timestamp(message.timestamp)
     return encoded
+
+
+def traced(tracer: "OtelTracer", topic: str, message: pb.OutgoingMessage) -> "Sending":
+    """Adds the context of a new span to the headers of a message."""
+    given = [(each.key, each.value) for each in message.headers]
+    sending = tracer.sending(topic, given, QUEUE_SYSTEM)
+    for name, value in sending.headers[len(given) :]:
+        message.headers.add(key=name, value=_bytes(value))
+    return sending
+
+
+def traced_many(
+    tracer: "OtelTracer", topic: str, messages: Iterable[pb.OutgoingMessage]
+) -> Iterator[pb.OutgoingMessage]:
+    """Their spans end when they are handed over: batches have one result for many."""
+    for message in messages:
+        traced(tracer, topic, message).end()
+        yield message
 
 
 def checked_many(messages: Iterable[M]) -> Iterable[M]:

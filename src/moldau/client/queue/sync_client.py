@@ -1,6 +1,7 @@
 """QueueClient: the blocking form of AsyncQueueClient."""
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import itertools
@@ -138,7 +139,9 @@ class QueueClient(Blocking[AsyncQueueClient]):
             async def handle(message: AsyncQueueMessage) -> None:
                 own = worker.wrap(message)
                 running = asyncio.get_running_loop()
-                found = await running.run_in_executor(pool, functools.partial(handler, own))
+                # With the context of the message: its trace, for one.
+                call = functools.partial(contextvars.copy_context().run, handler, own)
+                found = await running.run_in_executor(pool, call)
                 if inspect.iscoroutine(found):
                     # It would never run, and the message would count as done.
                     found.close()

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from moldau.model import log_events as events
 from moldau.net.tls.contexts import PeerCertificate, parse_certificate
 from moldau.security.sasl import AuthenticationError
 
@@ -61,5 +62,9 @@ def _certificate(pem: bytes) -> PeerCertificate | None:
     try:
         return parse_certificate(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
     except ValueError as error:
-        log.warning("calls refused: the client's certificate is not valid: %s", error)
+        log.warning(
+            "calls refused: the client's certificate is not valid: %s",
+            error,
+            extra=events.CLIENT_CERTIFICATE_INVALID(),
+        )
         return None

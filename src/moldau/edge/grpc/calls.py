@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from grpc import aio
 
+from moldau import tracing
 from moldau.api.entrance import Entrance, Visit
 from moldau.api.queues import invalid
 from moldau.api.session import Session
@@ -44,6 +45,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
     Context = aio.ServicerContext[Any, Any]
+
+    from moldau.tracing.otel import OtelTracer
 
 
 class RefusedCallError(MoldauError):
@@ -95,6 +98,25 @@ class Call(Generic[Q, R]):
         """Seconds until the client's deadline; None: it has none."""
         left = self._context.time_remaining()
         return None if left is None else float(left)
+
+
+def traced(
+    kind: type[Message], serve: "Callable[[Visit, Context], Awaitable[R]]", tracer: "OtelTracer"
+) -> "Callable[[Visit, Context], Awaitable[R]]":
+    """With a span around it, in the trace of the client. What has no trace begins one only by
+    sending a message: others would be a trace each, of a single span."""
+    method = kind.DESCRIPTOR.name.removesuffix("Request")
+    name = f"{kind.DESCRIPTOR.file.package}.Queue/{method}"
+    attributes = {"rpc.system": "grpc", "rpc.method": name}
+
+    async def serve_traced(visit: Visit, context: "Context") -> R:
+        given = list(context.invocation_metadata() or ())
+        if method != "Send" and not tracer.is_traced(given):
+            return await serve(visit, context)
+        with tracer.request(name, given, attributes):
+            return await serve(visit, context)
+
+    return serve_traced
 
 
 def decoded(request: Q | _Malformed, kind: type[Q]) -> Q:
@@ -166,7 +188,10 @@ class Calls:
         async def serve(visit: Visit, context: "Context") -> R:
             return await work(await self.request(context, kind), visit.session)
 
-        return grpc.stream_unary_rpc_method_handler(self._served(serve), reader(kind), write)
+        handle = self._served(
+            serve if tracing.active is None else traced(kind, serve, tracing.active)
+        )
+        return grpc.stream_unary_rpc_method_handler(handle, reader(kind), write)
 
     def unary_with_call(
         self, kind: type[Q], work: Callable[[Q, Call[Q, R]], Awaitable[R]]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from moldau import tracing
 from moldau.api.queues import (
     Assignment,
     ConnectOptions,
@@ -130,6 +131,10 @@ class ConsumerHandlers:
         with self._calls.waiting():
             polled = await call.session.queues.poll(options)
         call.check()
+        if tracing.active is not None:
+            for each in polled.deliveries:
+                where = (each.topic, each.partition, group, each.attempt)
+                tracing.active.delivered(each.record, *where)
         response = PollResponse(is_full=polled.is_full)
         add = response.messages.add
         for delivery in polled.deliveries:

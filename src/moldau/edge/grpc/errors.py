@@ -8,6 +8,7 @@ from grpc import StatusCode
 
 from moldau.api.password_check import UnavailableError
 from moldau.api.queues import ErrorReason, QueueRefusedError
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, MoldauError, QuotaExceededError, RefusedError
 from moldau.proto.trailers import (
     HINT_TRAILER,
@@ -138,7 +139,9 @@ def unknown_caller(error: AuthenticationError) -> ErrorStatus:
 
 def internal_error(error: Exception) -> ErrorStatus:
     """The traceback is logged, not sent."""
-    log.error("internal error while handling a gRPC call", exc_info=error)
+    log.error(
+        "internal error while handling a gRPC call", exc_info=error, extra=events.INTERNAL_ERROR()
+    )
     return _INTERNAL_ERROR
 
 

@@ -22,6 +22,7 @@ from moldau.edge.grpc.calls import CALLS_PER_ADDRESS_MAX, Calls
 from moldau.edge.grpc.health import HEALTH_SERVICE, HealthChecks
 from moldau.edge.grpc.service import SERVICE, handlers
 from moldau.edge.grpc.tls_credentials import server_credentials
+from moldau.model import log_events as events
 from moldau.model.queue_limits import SEND_REQUEST_BYTES_MAX
 from moldau.model.topology import Endpoint
 from moldau.net.sockets import OS_SOCKETS
@@ -172,7 +173,11 @@ class GrpcListener:
 def _log_failure(task: asyncio.Task[None]) -> None:
     """The broker keeps serving its other protocols."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("cannot start the gRPC server; gRPC is not served", exc_info=error)
+        log.critical(
+            "cannot start the gRPC server; gRPC is not served",
+            exc_info=error,
+            extra=events.GRPC_NOT_STARTED(),
+        )
 
 
 def _options(limits: GrpcLimits) -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from moldau import tracing
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
 from moldau.api.quotas import charged
 from moldau.api.record_producer import offsets_of
@@ -56,6 +57,8 @@ class SendHandlers:
         message = request.message
         acks, seconds = _acks(request), _seconds(request)
         record = read_message(message, session.clock.wall_ms())
+        if tracing.active is not None:
+            (record,) = tracing.active.stamped([record])
         topic = session.topics.get(topic_name("topic", request.topic))
         (partition,) = partitions = session.appends.partitions_for(
             topic, [(_partition(message), record.key)]

@@ -4,6 +4,7 @@ import logging
 
 import grpc
 
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError
 from moldau.net.tls.contexts import TlsContexts
 
@@ -24,7 +25,11 @@ def server_credentials(tls: TlsContexts) -> grpc.ServerCredentials:
         try:
             found = _configuration(tls)
         except ConfigError as error:
-            log.error("new certificate not used by gRPC, the old one stays: %s", error)
+            log.error(
+                "new certificate not used by gRPC, the old one stays: %s",
+                error,
+                extra=events.CERTIFICATE_NOT_LOADED(),
+            )
             found = None
         given = loaded
         return found

@@ -3,14 +3,17 @@
 import logging
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 import moldau
+from moldau import tracing
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
@@ -19,6 +22,7 @@ from moldau.edge.http import (
     groups,
     health,
     joins,
+    log_levels,
     login,
     metrics,
     openapi,
@@ -42,7 +46,11 @@ from moldau.edge.http.responses import (
     respond_refusal,
 )
 from moldau.edge.http.visits import Visits, session_of
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
+
+if TYPE_CHECKING:
+    from moldau.tracing.otel import OtelTracer
 
 log = logging.getLogger(__name__)
 
@@ -77,19 +85,26 @@ def build_app(
             *groups.routes(),
             *queues.routes(),
             *cluster.routes(),
+            *log_levels.routes(),
             *joins.routes(),
             *backup.routes(),
             *openapi.routes(),
         ],
     )
     middleware = LimitsMiddleware(
-        Visits(app, entrance),
+        Visits(app if tracing.active is None else _traced(app, tracing.active), entrance),
         buffered_bytes_max=limits.buffered_bytes_max,
         hosts=Hosts(hosts),
         cors=Cors(cors_origins),
         on_stop=tails.stop,
     )
     return middleware
+
+
+def _traced(app: Starlette, tracer: "OtelTracer") -> ASGIApp:
+    from moldau.edge.http.traced import Traced
+
+    return Traced(app, tracer)
 
 
 def _build(routes: list[Route]) -> Starlette:
@@ -153,7 +168,13 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 async def _on_internal_error(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, not to the client."""
     path = request.scope["path"]
-    log.error("internal error while handling %s %s", request.method, path, exc_info=error)
+    log.error(
+        "internal error while handling %s %s",
+        request.method,
+        path,
+        exc_info=error,
+        extra=events.INTERNAL_ERROR(),
+    )
     return respond_error(
         500,
         ErrorCode.UNKNOWN_SERVER_ERROR,

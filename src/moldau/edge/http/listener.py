@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moldau.edge.http.limits import DEFAULT_LIMITS, ConnectionCounts, HttpLimits
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.contexts import TlsContexts
@@ -90,6 +91,7 @@ class HttpListener:
             log.critical(
                 "internal error: HTTP listener stopped; restart the broker to serve HTTP again",
                 exc_info=error,
+                extra=events.HTTP_STOPPED(),
             )
         self._close()
 

@@ -53,6 +53,8 @@ from moldau.model.topology import (
     JoinTokenCreated,
     JoinTokenList,
     JoinTokenWanted,
+    LogLevelList,
+    LogLevelsWanted,
     ProvenJoinRequest,
     Readiness,
     SealedJoinReply,
@@ -193,6 +195,21 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/api/v1/brokers/{broker}"): Operation(
         "showBroker", "Describe a broker and its settings", {200: BrokerShown}, {}, refusals=(404,)
+    ),
+    ("GET", "/api/v1/brokers/{broker}/log-levels"): Operation(
+        "showLogLevels",
+        "The levels of a broker's log, by component",
+        {200: LogLevelList},
+        {},
+        refusals=(307, 404),
+    ),
+    ("POST", "/api/v1/brokers/{broker}/log-levels"): Operation(
+        "setLogLevels",
+        "Set levels of a broker's log until its process ends; null: as configured",
+        {200: LogLevelList},
+        {},
+        body=LogLevelsWanted,
+        refusals=(307, 404),
     ),
     ("GET", "/api/v1/groups"): Operation(
         "listGroups", "Consumer groups of the cluster, in pages", {200: GroupList}, _PAGE_BY_NAME

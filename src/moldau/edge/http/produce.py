@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from moldau import tracing
 from moldau.api.record_producer import offsets_of
 from moldau.api.types import ACKS_ALL, ACKS_LEADER, INT_MAX, LONG_MAX, AppendResult
 from moldau.edge.http.record_json import Encoding, HeaderEncoding
@@ -121,6 +122,8 @@ async def store(request: Request) -> Response:
     # Again: meanwhile it may have been deleted.
     topic = session.topics.get(name)
     records = _read_records(sent, session.clock.wall_ms())
+    if tracing.active is not None:
+        records = tracing.active.stamped(records)
     pairs = zip(sent.records, records, strict=True)
     partitions = session.appends.partitions_for(
         topic, ((one.partition, record.key) for one, record in pairs)

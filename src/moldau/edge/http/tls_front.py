@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.net.address_rates import AddressRates
 from moldau.net.by_address import ByAddress
@@ -89,7 +90,11 @@ class TlsFront:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("cannot accept a connection of HTTP: %s", error.strerror)
+                log.warning(
+                    "cannot accept a connection of HTTP: %s",
+                    error.strerror,
+                    extra=events.ACCEPT_FAILED(),
+                )
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(_PAUSE_SECONDS, self._resume)
                 return

@@ -24,6 +24,7 @@ from moldau.edge.http.places import Places
 from moldau.edge.http.responses import RETRY_SECONDS, respond_error
 from moldau.edge.http.tls_front import TlsFront
 from moldau.edge.http.visits import CERTIFICATE
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
 from moldau.net.failure_log import FailureLog
@@ -136,6 +137,7 @@ class BoundedProtocol(H11Protocol):
                 self._host,
                 limits.connections_max,
                 limits.connections_per_address_max,
+                extra=events.CONNECTION_REJECTED(address=self._host),
             )
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from moldau.api.quotas import charged
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 
 log = logging.getLogger(__name__)
@@ -77,4 +78,8 @@ async def _work_off(
 def _forget(task: "asyncio.Task[None]") -> None:
     _late_tasks.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("internal error in work that continued after its response", exc_info=error)
+        log.error(
+            "internal error in work that continued after its response",
+            exc_info=error,
+            extra=events.INTERNAL_ERROR(),
+        )

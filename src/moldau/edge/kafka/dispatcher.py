@@ -15,6 +15,7 @@ from moldau.edge.kafka.handlers.api_versions import unsupported_version_response
 from moldau.edge.kafka.large_requests import finish
 from moldau.edge.kafka.throttle import Throttle, mute_debtor
 from moldau.edge.kafka.turn_order import TURNS, LargeRequests, Turns
+from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
@@ -189,7 +190,13 @@ class Dispatcher:
             call.connection.close("broker is stopping")
         elif (error := task.exception()) is not None:
             name, version = ApiKey(call.api_key).name, call.version
-            log.error("internal error while handling %s version %d", name, version, exc_info=error)
+            log.error(
+                "internal error while handling %s version %d",
+                name,
+                version,
+                exc_info=error,
+                extra=events.INTERNAL_ERROR(api=name),
+            )
             call.connection.close("internal error", level=logging.ERROR)
 
     async def stop(self) -> None:

@@ -33,6 +33,7 @@ from typing import Any, Final, TypeVar, cast
 from moldau.api.quotas import charged
 from moldau.edge.kafka.handler import Call
 from moldau.edge.kafka.turn_order import TURNS
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 
@@ -200,7 +201,7 @@ class _Rejections:
             return
         more = f" ({self._left_out} more were rejected before)" if self._left_out else ""
         self._warned_at, self._left_out = now, 0
-        log.warning("client request rejected: %s%s", text, more)
+        log.warning("client request rejected: %s%s", text, more, extra=events.REQUEST_REJECTED())
 
 
 _rejections: Final = _Rejections()

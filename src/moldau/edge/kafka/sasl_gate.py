@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from moldau.edge.kafka.client_login import ClientLogin, LoginRules
 from moldau.edge.kafka.handler import host_of
+from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
 from moldau.net.connection import NONE_OVERLAP, Connection, ConnectionLimits, FrameHandler
 from moldau.security.principal import Principal
@@ -121,7 +122,11 @@ class SaslGate:
                 connection.close(str(error))
                 return
             except Exception:
-                log.exception("internal error while %s logs in", connection.address)
+                log.exception(
+                    "internal error while %s logs in",
+                    connection.address,
+                    extra=events.INTERNAL_ERROR(),
+                )
                 connection.close("an internal error")
                 return
             reply.complete([len(answered).to_bytes(_LENGTH_BYTES, "big") + answered])

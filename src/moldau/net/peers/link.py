@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.peers.frames import (
@@ -172,7 +173,7 @@ class _Stream(SocketWriter):
         self.is_closed = True
         self._loop.remove_reader(self._socket)
         super().close(reason, level)
-        self._link.on_stream_closed(self, reason, level)
+        self._link.on_stream_closed(self, reason)
 
 
 class _TlsStream(TlsSending, _Stream):
@@ -343,7 +344,7 @@ class PeerLink:
             self._wants_room = False
             self._on_room()
 
-    def on_stream_closed(self, stream: _Stream, reason: str, level: int) -> None:
+    def on_stream_closed(self, stream: _Stream, reason: str) -> None:
         if self._stream is not stream:
             return
         self._stream = None
@@ -351,7 +352,7 @@ class PeerLink:
         if self._loop.time() - self._connected_at > _STABLE_SECONDS:
             # A stable connection resets the backoff; one that breaks at once does not.
             self._attempts = 0
-        log.log(level, "link to broker %d lost: %s", self._hello.target, reason)
+        log.info("link to broker %d lost: %s", self._hello.target, reason)
         self._loop.call_soon(self._report_lost, reason)
 
     def _report_lost(self, reason: str) -> None:
@@ -408,11 +409,16 @@ class PeerLink:
                 "cluster; retrying",
                 *address,
                 self._hello.target,
+                extra=events.PEER_SECRET_REFUSED(peer=self._hello.target),
             )
         if isinstance(error, TlsFailedError) and str(error) != self._tls_failure:
             self._tls_failure = str(error)
             log.warning(
-                "no TLS with broker %d at %s:%d, retrying: %s", self._hello.target, *address, error
+                "no TLS with broker %d at %s:%d, retrying: %s",
+                self._hello.target,
+                *address,
+                error,
+                extra=events.PEER_TLS_FAILED(peer=self._hello.target),
             )
         self._silent_closes += isinstance(error, _SilentPeerError)
         if self._silent_closes == _SILENT_CLOSES:
@@ -422,6 +428,7 @@ class PeerLink:
                 "retrying: does it have the same file cluster.secret, and the same version?",
                 self._hello.target,
                 *address,
+                extra=events.PEER_SECRET_REFUSED(peer=self._hello.target),
             )
 
     async def _pause(self, seconds: float) -> None:
@@ -470,6 +477,7 @@ class PeerLink:
                         "broker %d rejects connections of this broker, retrying: %s",
                         self._hello.target,
                         response.reason,
+                        extra=events.PEER_REJECTED(peer=self._hello.target),
                     )
             if response.reason:
                 raise _HelloRefusedError(f"connection rejected: {response.reason}")

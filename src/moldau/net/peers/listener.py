@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
@@ -262,7 +263,14 @@ class PeerListener:
             self._refusals.clear()
         self._refusals[sender] = reason
         level = logging.DEBUG if is_known else logging.WARNING
-        log.log(level, "connection of broker %d from %s rejected: %s", sender, address, reason)
+        log.log(
+            level,
+            "connection of broker %d from %s rejected: %s",
+            sender,
+            address,
+            reason,
+            extra=events.PEER_REJECTED(peer=sender),
+        )
 
     def _rejection_reason(self, hello: Hello) -> str | None:
         if not PROTOCOL_VERSION_MIN <= hello.version <= PROTOCOL_VERSION_NEXT:

@@ -12,6 +12,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.slices import Chunk
@@ -137,7 +138,11 @@ class PeerRpc:
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._working[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("internal error while handling a peer request", exc_info=error)
+            log.error(
+                "internal error while handling a peer request",
+                exc_info=error,
+                extra=events.INTERNAL_ERROR(),
+            )
 
     async def _handle(
         self, sender: BrokerId, request_id: int, handler: RequestHandler, payload: bytes

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError
 from moldau.model.secret import Secret
 from moldau.net.tls.handshake_turns import HandshakeTurns
@@ -184,7 +185,11 @@ class TlsContexts:
         except ConfigError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
-                log.error("new certificate not used, the old one stays: %s", error)
+                log.error(
+                    "new certificate not used, the old one stays: %s",
+                    error,
+                    extra=events.CERTIFICATE_NOT_LOADED(),
+                )
             return False
         self._seen, self._failed = now, None
         self._loaded = loaded
@@ -192,9 +197,14 @@ class TlsContexts:
         for one in self.certificates:
             log.info("loaded %s, which is valid until %s", one.file, written(one.expires_at))
             if trouble := one.trouble(self._now()):
-                log.warning("clients refuse the certificate %s: it %s", one.file, trouble)
+                log.warning(
+                    "clients refuse the certificate %s: it %s",
+                    one.file,
+                    trouble,
+                    extra=events.CERTIFICATE_REFUSED(file=str(one.file)),
+                )
         for warning in self.key_warnings:
-            log.warning(warning)
+            log.warning(warning, extra=events.CERTIFICATE_EXPIRES())
         return True
 
 

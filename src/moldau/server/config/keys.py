@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
+from moldau.model.log_levels import ComponentLevels
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
 from moldau.server.config.schema import HOUR_MS, ServerConfig
@@ -48,7 +49,7 @@ class Key(Struct, frozen=True, kw_only=True):
     section: str
     """Empty for top-level keys."""
     field: str
-    type: type[bool | int | str | StrEnum | Endpoint | Secret | Listeners]
+    type: type[bool | int | str | StrEnum | Endpoint | Secret | Listeners | ComponentLevels]
     optional: bool
     default: object
     setting: Setting

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
 from moldau.model.errors import ConfigError
+from moldau.model.log_levels import ComponentLevels
 from moldau.model.topology import Endpoint
 from moldau.server.config.files import read_config_file
 from moldau.server.config.keys import (
@@ -355,7 +356,9 @@ def _plain(value: object) -> object:
     """As a file has it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, Endpoint | Listeners | StrEnum) else value
+    return (
+        str(value) if isinstance(value, Endpoint | Listeners | ComponentLevels | StrEnum) else value
+    )
 
 
 def _build(values: Mapping[str, object]) -> ServerConfig:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from moldau.model.log_levels import COMPONENTS, ComponentLevels, LogLevel
 from moldau.model.topology import Endpoint
 from moldau.server.config.keys import nearest
 from moldau.server.config.schema import LOOPBACK
@@ -34,6 +35,24 @@ def parse_choice(choices: type[StrEnum], raw: object) -> StrEnum:
         guess = nearest(text, names)
         meant = f"; did you mean {guess}?" if guess else ""
         raise BadValue(f"must be one of {', '.join(names)}{meant}") from None
+
+
+def parse_component_levels(raw: object) -> ComponentLevels:
+    """COMPONENT=LEVEL, separated by commas."""
+    found: dict[str, LogLevel] = {}
+    for term in filter(None, (term.strip() for term in str(raw).split(","))):
+        name, equals, level = (part.strip().lower() for part in term.partition("="))
+        if not equals:
+            raise BadValue(f"must be COMPONENT=LEVEL, separated by commas; {term} has no =")
+        if name not in COMPONENTS:
+            guess = nearest(name, COMPONENTS)
+            meant = f"; did you mean {guess}?" if guess else ""
+            names = ", ".join(COMPONENTS)
+            raise BadValue(f"has no component {name}: the components are {names}{meant}")
+        if name in found:
+            raise BadValue(f"names {name} twice")
+        found[name] = LogLevel(parse_choice(LogLevel, level))
+    return ComponentLevels(found.items())
 
 
 def parse_address(raw: object) -> Endpoint:

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from moldau.model import limits
 from moldau.model.flush import FlushPolicy
+from moldau.model.log_levels import ComponentLevels, LogLevel
 from moldau.model.topology import Endpoint
 from moldau.server.config.security_schema import (
     Authentication,
@@ -33,15 +34,6 @@ UNLIMITED = -1
 
 INTERNAL_PARTITIONS = 50
 """As many as Kafka's: one election must not stop all groups, transactions or queues."""
-
-
-class LogLevel(StrEnum):
-    """The least severe level that a broker logs."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 class LogFormat(StrEnum):
@@ -532,7 +524,27 @@ class LoggingConfig(Struct, frozen=True, kw_only=True):
     """The broker's log on stderr."""
 
     level: Annotated[LogLevel, Setting("The least severe level that is logged.")] = LogLevel.INFO
+    levels: Annotated[
+        ComponentLevels | None,
+        Setting(
+            "Levels of single components, as COMPONENT=LEVEL, separated by commas: "
+            "raft=debug,queues=warning. `moldau broker log-level` lists the components, and "
+            "changes levels at run time."
+        ),
+    ] = None
     format: Annotated[LogFormat, Setting("text, or json for one object per line.")] = LogFormat.TEXT
+
+
+class TracingConfig(Struct, frozen=True, kw_only=True):
+    """Traces by OpenTelemetry."""
+
+    enabled: Annotated[
+        bool,
+        Setting(
+            "Record spans and send them to a collector, as OTEL_EXPORTER_OTLP_ENDPOINT and the "
+            "other variables of OpenTelemetry say. Needs the extra moldau[otel]."
+        ),
+    ] = False
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True):
@@ -621,3 +633,4 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     queue: QueueConfig = field(default_factory=QueueConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)

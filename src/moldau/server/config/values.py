@@ -3,11 +3,18 @@
 import re
 from enum import StrEnum
 
+from moldau.model.log_levels import ComponentLevels
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
 from moldau.server.config.keys import Key
 from moldau.server.config.listeners import parse_listeners
-from moldau.server.config.scalars import BadValue, parse_address, parse_bool, parse_choice
+from moldau.server.config.scalars import (
+    BadValue,
+    parse_address,
+    parse_bool,
+    parse_choice,
+    parse_component_levels,
+)
 from moldau.server.config.schema import (
     DAY_MS,
     GIB,
@@ -68,6 +75,8 @@ def parse_value(key: Key, raw: object) -> object:
         value = parse_address(raw)
     elif issubclass(key.type, StrEnum):
         value = parse_choice(key.type, raw)
+    elif key.type is ComponentLevels:
+        value = parse_component_levels(raw)
     elif key.type is Secret:
         value = Secret(_parse_text(raw))
     else:
@@ -124,6 +133,8 @@ def describe_type(key: Key) -> str:
     """The values that the setting accepts, in words."""
     if key.type is bool:
         return "true or false"
+    if key.type is ComponentLevels:
+        return "COMPONENT=LEVEL, separated by commas"
     if key.type is int:
         return _UNIT_TEXT[key.setting.unit]
     if key.type is Endpoint:
