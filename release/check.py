@@ -41,7 +41,9 @@ def problems(version: str, changelog: str, waiting: list[str], tag: str | None) 
     if tag is not None and tag != f"v{version}":
         found.append(f"the tag is {tag}, the version {version}: the tag must be v{version}")
     if waiting:
-        found.append(f"{len(waiting)} fragments in changelog.d are not in the changelog: make changelog")
+        found.append(
+            f"{len(waiting)} fragments in changelog.d are not in the changelog: make changelog"
+        )
     if not re.search(rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
         found.append(f"CHANGELOG.md has no section for {version} with a date: make changelog")
     if re.search(r"^## .*unreleased", changelog, re.MULTILINE):
