@@ -196,7 +196,7 @@ changelog: $(VENV)/release ## move the fragments of changelog.d to CHANGELOG.md,
 	@$(BIN)/towncrier build --yes --version "$$($(BIN)/moldau --version | cut -d' ' -f2)"
 
 release-check: $(VENV)/release ## what still keeps the version in src/moldau/version.py from being released
-	@$(BIN)/python -m release.check
+	@$(BIN)/python -m release.check $(TAG)
 
 SECONDS_MAX ?= 1800
 .PHONY: fuzz audit
