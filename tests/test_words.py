@@ -61,7 +61,17 @@ def test_source_and_documents_use_the_terms_of_the_field() -> None:
     pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {GLOSSARY}
     sources = [
         path
-        for folder in ("src", "sim", "faults", "fuzz", "supply_chain", "benchmarks", "demo")
+        for folder in (
+            "src",
+            "sim",
+            "faults",
+            "fuzz",
+            "supply_chain",
+            "benchmarks",
+            "demo",
+            "release",
+            "docsite",
+        )
         for path in (ROOT / folder).rglob("*.py")
         if not path.stem.endswith(("_pb2", "_pb2_grpc"))
     ]
