@@ -18,29 +18,30 @@ ROOT = Path(__file__).resolve().parent.parent
 # mkdocs loads this file by its path.
 sys.path.insert(0, str(ROOT))
 
-from docsite.pages import DOCS, PICTURES, Repository, as_page, expanded, place, resolve  # noqa: E402
-from docsite.pages import replace_links, title  # noqa: E402
+from docsite import pages  # noqa: E402
 
-REPOSITORY = Repository(ROOT)
+REPOSITORY = pages.Repository(ROOT)
+written: dict[str, str] = {}
+"""The text of each page as it is on the site: for llms.txt, which links to it."""
 
 
 def on_config(config: "MkDocsConfig") -> None:
     def title_of(page: str) -> str:
-        return title(REPOSITORY.text(f"{DOCS}/{page}"))
+        return pages.title(REPOSITORY.text(f"{pages.DOCS}/{page}"))
 
-    config.nav = expanded(config.nav or [], REPOSITORY.pages(), title_of)
+    config.nav = pages.expanded(config.nav or [], REPOSITORY.pages(), title_of)
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> None:
     from mkdocs.structure.files import File, InclusionLevel
 
-    for path, uri in REPOSITORY.outside().items():
+    for path, uri in REPOSITORY.outside.items():
         source = ROOT / path
-        if path.endswith(PICTURES):
+        if path.endswith(pages.PICTURES):
             file = File.generated(config, uri, abs_src_path=str(source))
         else:
             text = source.read_text()
-            content = text if path.endswith(".md") else as_page(path, text)
+            content = text if path.endswith(".md") else pages.as_page(path, text)
             file = File.generated(config, uri, content=content)
         file.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(file)
@@ -49,15 +50,27 @@ def on_files(files: "Files", config: "MkDocsConfig") -> None:
 def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
     """With the links of a checkout turned into those of the site."""
     here = page.file.src_uri
-    origin = {uri: path for path, uri in REPOSITORY.outside().items()}.get(here, f"{DOCS}/{here}")
+    origin = {uri: path for path, uri in REPOSITORY.outside.items()}.get(
+        here, f"{pages.DOCS}/{here}"
+    )
+    written[here] = markdown
     if not origin.endswith(".md"):
         return markdown
 
     def replaced(target: str) -> str:
-        link = resolve(origin, target)
+        link = pages.resolve(origin, target)
         if link is None or target.startswith("#"):
             return target
-        path = posixpath.relpath(place(REPOSITORY.target(link)), posixpath.dirname(here) or ".")
+        path = posixpath.relpath(
+            pages.place(REPOSITORY.target(link)), posixpath.dirname(here) or "."
+        )
         return f"{path}#{link.anchor}" if link.anchor else path
 
-    return replace_links(markdown, replaced)
+    written[here] = pages.replace_links(markdown, replaced)
+    return written[here]
+
+
+def on_post_build(config: "MkDocsConfig") -> None:
+    """Every page as Markdown, too, beside the HTML."""
+    for uri, text in written.items():
+        Path(config.site_dir, uri).write_text(text)

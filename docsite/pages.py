@@ -4,6 +4,7 @@ Without mkdocs, so that the tests can check all of it where mkdocs is not instal
 """
 
 import fnmatch
+import functools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ OUTSIDE: Final = "repository"
 """The folder of the site with files that are not in docs/."""
 PICTURES: Final = (".svg", ".png", ".jpg", ".ico")
 
-_FENCE: Final = re.compile(r"^(\s*)(```+|~~~+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
+_FENCE: Final = re.compile(r"^([ \t]*)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 _INLINE: Final = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _LINK: Final = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=[^)]*\))")
 _HEADING: Final = re.compile(r"^(#{1,6}) +(.*?) *#*$", re.MULTILINE)
@@ -93,6 +94,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._known: dict[str, set[str]] = {}
 
     def pages(self) -> list[str]:
         """All pages in docs/, from there."""
@@ -111,6 +113,7 @@ class Repository:
         names += sorted(path.name for path in folder.glob("*.md"))
         return f"{link.path}/{names[0]}" if names else link.path
 
+    @functools.cached_property
     def outside(self) -> dict[str, str]:
         """The files outside docs/ that pages lead to, each with its place on the site."""
         found: dict[str, str] = {}
@@ -128,10 +131,15 @@ class Repository:
                 waiting += [self.target(link) for link in links(path, self.text(path))]
         return found
 
+    def _anchors(self, path: str) -> set[str]:
+        if path not in self._known:
+            self._known[path] = anchors(self.text(path))
+        return self._known[path]
+
     def broken(self) -> list[str]:
         """Links to files or headings that are not there."""
         pages = [f"{DOCS}/{page}" for page in self.pages()]
-        pages += [path for path in self.outside() if path.endswith(".md")]
+        pages += [path for path in self.outside if path.endswith(".md")]
         found = []
         for page in pages:
             for link in links(page, self.text(page)):
@@ -140,9 +148,8 @@ class Repository:
                     found.append(f"{page}: {link.path} does not exist")
                 elif (self.root / path).is_dir():
                     found.append(f"{page}: {link.path} has no page")
-                elif link.anchor and path.endswith(".md"):
-                    if link.anchor not in anchors(self.text(path)):
-                        found.append(f"{page}: {path} has no heading #{link.anchor}")
+                elif path.endswith(".md") and link.anchor not in {"", *self._anchors(path)}:
+                    found.append(f"{page}: {path} has no heading #{link.anchor}")
         return found
 
 
@@ -168,14 +175,14 @@ def expanded(nav: list[Any], pages: Iterable[str], title_of: Callable[[str], str
     A section without pages is left out.
     """
     known = sorted(pages, key=lambda page: (title_of(page).lower(), page))
-    named = {entry for entry in _entries(nav) if "*" not in entry}
+    named = {entry for entry in entries(nav) if "*" not in entry}
     left = [page for page in known if page not in named]
-    for entry in sorted((each for each in _entries(nav) if "*" in each), key=lambda e: e == "**"):
+    for entry in sorted((each for each in entries(nav) if "*" in each), key=lambda e: e == "**"):
         taken = [page for page in left if entry == "**" or _is_in(entry, page)]
         left = [page for page in left if page not in taken]
         named.update(taken)
         nav = _with(nav, entry, taken)
-    return _with_known(nav, set(known))
+    return _without_empty(nav)
 
 
 def _is_in(entry: str, page: str) -> bool:
@@ -183,13 +190,14 @@ def _is_in(entry: str, page: str) -> bool:
     return same and fnmatch.fnmatchcase(page, entry)
 
 
-def _entries(nav: list[Any]) -> Iterator[str]:
+def entries(nav: list[Any]) -> Iterator[str]:
+    """The pages of a navigation, in its order."""
     for item in nav:
         if isinstance(item, str):
             yield item
         else:
             for value in item.values():
-                yield from _entries(value if isinstance(value, list) else [value])
+                yield from entries(value if isinstance(value, list) else [value])
 
 
 def _with(nav: list[Any], entry: str, pages: list[str]) -> list[Any]:
@@ -205,13 +213,12 @@ def _with(nav: list[Any], entry: str, pages: list[str]) -> list[Any]:
     return made
 
 
-def _with_known(nav: list[Any], known: set[str]) -> list[Any]:
-    """Without empty sections; pages of the repository that are named stay."""
+def _without_empty(nav: list[Any]) -> list[Any]:
     made: list[Any] = []
     for item in nav:
         if isinstance(item, dict):
             ((name, value),) = item.items()
-            inner = _with_known(value, known) if isinstance(value, list) else value
+            inner = _without_empty(value) if isinstance(value, list) else value
             if inner:
                 made.append({name: inner})
         else:
