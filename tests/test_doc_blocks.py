@@ -1,4 +1,4 @@
-"""Every command block of docs/start, operate and migration is run, or says on the page why it is not.
+"""Every command block of docs/start, operate and migration is run, or says why it is not.
 
 A comment on the line above a block says how:
 
@@ -135,19 +135,19 @@ def test_the_blocks_of_a_page_work_as_pasted(
             block for block in blocks if not block.text.startswith(("kcat", "echo hello | kcat"))
         ]
     addresses = {
-        "9092": moldau_broker.bootstrap,
-        "8080": moldau_broker.http_address,
-        "8000": moldau_broker.grpc_address,
+        "BROKERS": ("9092", moldau_broker.bootstrap),
+        "HTTP": ("8080", moldau_broker.http_address),
+        "GRPC": ("8000", moldau_broker.grpc_address),
     }
-    settings = dict(zip(("BROKERS", "HTTP", "GRPC"), addresses.values(), strict=True))
-    swaps = {
-        f"{host}:{port}": to
-        for port, to in addresses.items()
-        for host in ("localhost", "127.0.0.1")
+    settings = {f"MOLDAU_{name}": address for name, (_, address) in addresses.items()}
+    swaps = {f"localhost:{port}": address for port, address in addresses.values()}
+    swaps |= {f"127.0.0.1:{port}": address for port, address in addresses.values()}
+    swaps |= {
+        # What listens for other machines on a page, and how long a program waits for more.
+        "0.0.0.0:9000": f"127.0.0.1:{free_ports(1)[0]}",
+        "WITHOUT_RECORDS = 10": "WITHOUT_RECORDS = 3",
     }
-    play(
-        blocks, empty_directory, {f"MOLDAU_{key}": value for key, value in settings.items()}, swaps
-    )
+    play(blocks, empty_directory, settings, swaps)
 
 
 @pytest.mark.parametrize("page", pages_with("run: cluster"))

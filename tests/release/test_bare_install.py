@@ -97,11 +97,9 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare
         timeout=wait_seconds_max(),
     )
     python = folder / "env" / "bin" / "python"
-    pip = (
-        [UV, "pip", "install", "--python", python]
-        if UV
-        else [python, "-m", "pip", "install", "--no-compile"]
-    )
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--no-compile"]
+    if UV:
+        pip = [UV, "pip", "install", "--python", python]
     lock = ("-c", ROOT / "constraints.txt")
     done = subprocess.run(
         [*pip, "--quiet", *lock, wheel, "pytest"],
