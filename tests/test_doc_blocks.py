@@ -37,7 +37,7 @@ BLOCKS = [block for page in PAGES for block in all_blocks(page)]
 NOT_RUN_MAX = 10
 """Of all pages together: what one machine cannot do. Raise it for a good reason only."""
 
-PRELUDE = """
+PRELUDE = r"""
 set -e -o pipefail
 moldau() {
   case "$1 $2" in
@@ -46,6 +46,9 @@ moldau() {
       command moldau "$@" > .started || { cat .started; return 1; }
       cat .started
       eval "$(grep '^ *export ' .started)" ;;
+    "broker start")
+      command moldau "$@" --kafka-addr 127.0.0.1:$KAFKA --raft-addr 127.0.0.1:$RAFT \
+        --http-addr 127.0.0.1:$HTTP --grpc-addr 127.0.0.1:$GRPC ;;
     dev*) command moldau "$@" --port 0 ;;
     *) command moldau "$@" ;;
   esac
@@ -89,6 +92,8 @@ def play(blocks: list[Block], folder: Path, settings: dict[str, str], swaps: dic
         script = script.replace(old, new)
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ports = zip(("KAFKA", "RAFT", "HTTP", "GRPC"), free_ports(4), strict=True)
+    environment |= {name: str(port) for name, port in ports}
     environment["XDG_CONFIG_HOME"] = str(folder / "config")
     output = folder / ".output"
     with output.open("w") as sink:
