@@ -40,9 +40,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> None:
         if path.endswith(pages.PICTURES):
             file = File.generated(config, uri, abs_src_path=str(source))
         else:
-            text = source.read_text()
-            content = text if path.endswith(".md") else pages.as_page(path, text)
-            file = File.generated(config, uri, content=content)
+            file = File.generated(config, uri, content=REPOSITORY.page_of(path))
         file.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(file)
 
@@ -61,9 +59,7 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files:
         link = pages.resolve(origin, target)
         if link is None or target.startswith("#"):
             return target
-        path = posixpath.relpath(
-            pages.place(REPOSITORY.target(link)), posixpath.dirname(here) or "."
-        )
+        path = posixpath.relpath(REPOSITORY.on_site(link), posixpath.dirname(here) or ".")
         return f"{path}#{link.anchor}" if link.anchor else path
 
     written[here] = pages.replace_links(markdown, replaced)

@@ -122,9 +122,12 @@ class Repository:
         seen: set[str] = set()
         while waiting:
             path = waiting.pop()
-            if path in seen or not (self.root / path).is_file():
+            if path in seen or not (self.root / path).exists():
                 continue
             seen.add(path)
+            if (self.root / path).is_dir():
+                found[path] = f"{place(path).removesuffix('.md')}/index.md"
+                continue
             if not path.startswith(f"{DOCS}/"):
                 found[path] = place(path)
             if path.endswith(".md"):
@@ -136,6 +139,19 @@ class Repository:
             self._known[path] = anchors(self.text(path))
         return self._known[path]
 
+    def on_site(self, link: Link) -> str:
+        """Where a link leads to on the site, from its root."""
+        path = self.target(link)
+        return self.outside.get(path) or place(path)
+
+    def page_of(self, path: str) -> str:
+        """What the site shows of a file or folder outside docs/, as Markdown."""
+        file = self.root / path
+        if file.is_dir():
+            names = sorted(each.relative_to(file).as_posix() for each in file.rglob("*"))
+            return f"# {path}/\n\n" + "".join(f"- `{name}`\n" for name in names)
+        return file.read_text() if path.endswith(".md") else as_page(path, file.read_text())
+
     def broken(self) -> list[str]:
         """Links to files or headings that are not there."""
         pages = [f"{DOCS}/{page}" for page in self.pages()]
@@ -146,7 +162,7 @@ class Repository:
                 path = self.target(link)
                 if not (self.root / path).exists():
                     found.append(f"{page}: {link.path} does not exist")
-                elif (self.root / path).is_dir():
+                elif (self.root / path).is_dir() and path.startswith(f"{DOCS}/"):
                     found.append(f"{page}: {link.path} has no page")
                 elif path.endswith(".md") and link.anchor not in {"", *self._anchors(path)}:
                     found.append(f"{page}: {path} has no heading #{link.anchor}")
