@@ -139,7 +139,7 @@ coverage: $(VENV)/check ## statements and branches that the pure tests execute, 
 
 lock: ## write constraints.txt again, with the newest versions that pyproject.toml allows
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,deploy-test,spark,spark-test]'
+	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,deploy-test,spark,spark-test,docs,release]'
 	@(sed -n '/^#/p' constraints.txt; build/lock/bin/python -m pip freeze --exclude-editable) > build/constraints.txt
 	@mv build/constraints.txt constraints.txt
 
@@ -191,6 +191,28 @@ $(VENV)/fuzz: $(BUILT_FROM) | $(VENV)/check
 $(VENV)/audit: $(BUILT_FROM) | $(VENV)/check
 	@$(LOCKED) -e '.[audit]' || echo "skipped: pip-audit and cyclonedx-bom cannot be installed"
 	@touch $@
+
+$(VENV)/site: $(BUILT_FROM) | $(VENV)/python
+	@echo "installing what builds the documentation into $(VENV) …"
+	@$(LOCKED) -e '.[docs]'
+	@touch $@
+
+$(VENV)/release: $(BUILT_FROM) | $(VENV)/python
+	@$(LOCKED) -e '.[release]'
+	@touch $@
+
+.PHONY: site dist changelog release-check
+site: $(VENV)/site ## build the documentation into build/site, to be read without a network
+	@$(BIN)/python -m docsite
+
+dist: $(VENV)/release ## build wheel and source distribution of the last commit into dist/, and check them
+	@$(BIN)/python -m release.dist
+
+changelog: $(VENV)/release ## move the fragments of changelog.d to CHANGELOG.md, for the version in src/moldau/version.py
+	@$(BIN)/towncrier build --yes --version "$$($(BIN)/moldau --version | cut -d' ' -f2)"
+
+release-check: $(VENV)/release ## what still keeps the version in src/moldau/version.py from being released
+	@$(BIN)/python -m release.check $(TAG)
 
 SECONDS_MAX ?= 1800
 .PHONY: fuzz audit

@@ -1,42 +1,26 @@
-"""What the documents say works as pasted: README's quick start, the first steps, the examples."""
+"""What the documents say works as pasted: README, the secured cluster, the examples.
 
-import contextlib
+The blocks of docs/start and docs/operate are run by test_doc_blocks.py.
+"""
+
 import os
 import re
 import shlex
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from doc_pages import ROOT, blocks
+from doc_stories import program_seconds_max, run_cluster_story
 
 from moldau.cli.main import cli
 from moldau.testing.broker import Broker
-from moldau.testing.ports import free_ports
-from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name[:5] != "test_")
-
-
-def program_seconds_max() -> float:
-    """A whole program waits for several things, one after the other."""
-    return 2 * wait_seconds_max()
-
-
-def blocks(page: str, language: str, heading: str) -> list[str]:
-    """The code blocks of one language under a heading."""
-    section = re.split(rf"^## {re.escape(heading)}$", (ROOT / page).read_text(), flags=re.M)[1]
-    section = re.split(r"^## ", section, flags=re.M)[0]
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", section, flags=re.M | re.S)
-    return [text for kind, text in found if kind == language]
 
 
 def run(command: list[str], broker: Broker) -> subprocess.CompletedProcess[str]:
@@ -83,79 +67,6 @@ def test_work_queues_work_as_pasted(moldau_broker: Broker) -> None:
     assert "1 resize 1.png" in told.splitlines()
 
 
-def processes_in(directory: Path) -> list[int]:
-    """Whatever was started there and still runs."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            here = Path(os.readlink(link))
-        except OSError:
-            continue  # It has just ended, or is not ours to look at.
-        if here == directory:
-            found.append(int(link.parent.name))
-    return found
-
-
-@pytest.fixture
-def empty_directory(tmp_path: Path) -> Iterator[Path]:
-    """Where a cluster may be started; it is stopped however the test ends."""
-    yield tmp_path
-    for pid in processes_in(tmp_path):
-        os.kill(pid, signal.SIGKILL)
-
-
-def in_a_row(count: int) -> int:
-    """The first of so many neighbouring ports that are free."""
-    while True:
-        first = free_ports(1)[0]
-        with contextlib.ExitStack() as bound:
-            try:
-                for port in range(first, first + count):
-                    bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-
-
-def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> str:
-    """Paste a block that starts a cluster and stops it; all that it printed.
-
-    `ports` are those of its first broker, which are replaced, with those of three others.
-    """
-    taken: list[int] = []
-    for usual in ports:
-        first = in_a_row(4)
-        # They are free until the brokers start, so that two may share some of them.
-        while any(abs(first - other) < 4 for other in taken):
-            first = in_a_row(4)
-        taken.append(first)
-        for number in range(4):
-            shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
-    environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment["XDG_CONFIG_HOME"] = str(directory / "profiles of moldau login")
-    output = directory / "output"
-    with output.open("w") as sink:
-        # A file, since a command that hangs would keep a pipe open beyond the shell's end.
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", shell],
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=program_seconds_max(),
-            env=environment,
-            cwd=directory,
-        )
-    said = output.read_text()
-    assert done.returncode == 0, said
-    # The supervisor has let go of the cluster, and ends.
-    wait_until(
-        lambda: processes_in(directory) == [],
-        "nothing runs",
-        describe=lambda: processes_in(directory),
-    )
-    return said
-
-
 def test_three_brokers_work_as_pasted(empty_directory: Path) -> None:
     (shell,) = blocks("README.md", "bash", "Three brokers")
     said = run_cluster_story(shell, (9192, 19192, 8180, 8100), empty_directory)
@@ -180,26 +91,6 @@ def test_a_secured_cluster_works_as_pasted(empty_directory: Path) -> None:
         assert (empty_directory / f"{name}.password").read_text().strip() not in said
 
 
-def test_the_first_steps_work_as_pasted(moldau_broker: Broker) -> None:
-    page = "docs/start/first-steps.md"
-    (topics,) = blocks(page, "", "Topics")
-    assert "orders" in run(["bash", "-ec", topics], moldau_broker).stdout
-    (lines,) = blocks(page, "", "Writing and reading on the command line")
-    # tail and a group's consume follow the topic until they are stopped.
-    ending = "\n".join(line for line in lines.splitlines() if "tail" not in line)
-    ending = ending.replace("--group billing", "--group billing -n 2 --timeout 120")
-    assert "a\nb\n" in run(["bash", "-ec", ending], moldau_broker).stdout
-    for code in blocks(page, "python", "Any Kafka client"):
-        run([sys.executable, "-c", at(code, moldau_broker)], moldau_broker)
-
-
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_the_kcat_lines_work_as_pasted(moldau_session_broker: Broker) -> None:
-    (shell,) = blocks("docs/start/first-steps.md", "", "Any Kafka client")
-    done = run(["bash", "-ec", at(shell, moldau_session_broker)], moldau_session_broker)
-    assert "hello" in done.stdout
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(path: Path, moldau_session_broker: Broker) -> None:
     run([sys.executable, str(path)], moldau_session_broker)
@@ -222,26 +113,7 @@ def test_every_example_is_listed() -> None:
     assert [p.name for p in (ROOT / "examples").glob("*.py") if f"({p.name})" not in text] == []
 
 
-def test_the_first_lines_about_operating_work_as_pasted(
-    moldau_session_broker: Broker, tmp_path: Path
-) -> None:
-    text = (ROOT / "docs/operate/running-a-broker.md").read_text()
-    lines = text.split("```\n")[1].splitlines()
-    # A second broker would not end by itself.
-    shell = "\n".join(line for line in lines if "broker start" not in line)
-    done = run(["bash", "-ec", f"cd {tmp_path}\n{shell}"], moldau_session_broker)
-    assert (tmp_path / "broker.yaml").stat().st_size > 0
-    assert "log.flush" in done.stdout
-
-
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    files = [target for target in targets if "://" not in target]
-    assert [target for target in files if not (page.parent / target).exists()] == []
 
 
 HIDDEN = {ord(separator): 0xE000 + ord(separator) for separator in "|;()&$"}

@@ -89,8 +89,9 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_modules_and_folders_that_documents_name_exist() -> None:
     """Decisions and the change log are history: what they name may be gone."""
-    beside = ("sim", "faults", "fuzz", "supply_chain", "benchmarks", "demo", "deploy")
-    folders = [ROOT / name for name in ("src", *beside, "tests")]
+    product = ("src", "sim", "faults", "fuzz", "supply_chain", "release", "docsite")
+    names = (*product, "benchmarks", "demo", "deploy", "tests")
+    folders = [ROOT / name for name in names]
     roots = {path.name for path in [*SOURCE.iterdir(), *folders]}
     files = [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*"))]
     known = {f"/{path.relative_to(ROOT)}" for path in files}

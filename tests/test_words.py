@@ -5,6 +5,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = ROOT / "CONTRIBUTING.md"
+PYTHON = (
+    "src",
+    "sim",
+    "faults",
+    "fuzz",
+    "supply_chain",
+    "release",
+    "docsite",
+    "benchmarks",
+    "demo",
+)
 
 RETIRED = {
     r"owns": "is responsible for, or what it does",
@@ -61,7 +72,7 @@ def test_source_and_documents_use_the_terms_of_the_field() -> None:
     pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {GLOSSARY}
     sources = [
         path
-        for folder in ("src", "sim", "faults", "fuzz", "supply_chain", "benchmarks", "demo")
+        for folder in PYTHON
         for path in (ROOT / folder).rglob("*.py")
         if not path.stem.endswith(("_pb2", "_pb2_grpc"))
     ]

@@ -1,0 +1,94 @@
+"""Runs what documents tell to type, in a shell, on ports and in a folder of its own."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.testing.ports import free_ports
+from moldau.testing.waiting import wait_seconds_max, wait_until
+
+
+def program_seconds_max() -> float:
+    """A whole program waits for several things, one after the other."""
+    return 2 * wait_seconds_max()
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Whatever was started there and still runs."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            here = Path(os.readlink(link))
+        except OSError:
+            continue  # It has just ended, or is not ours to look at.
+        if here == directory:
+            found.append(int(link.parent.name))
+    return found
+
+
+@pytest.fixture
+def empty_directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a cluster may be started; it is stopped however the test ends."""
+    yield tmp_path
+    for pid in processes_in(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def in_a_row(count: int) -> int:
+    """The first of so many neighbouring ports that are free."""
+    while True:
+        first = free_ports(1)[0]
+        with contextlib.ExitStack() as bound:
+            try:
+                for port in range(first, first + count):
+                    bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+
+
+def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> str:
+    """Paste a block that starts a cluster and stops it; all that it printed.
+
+    `ports` are those of its first broker, which are replaced, with those of three others.
+    """
+    taken: list[int] = []
+    for usual in ports:
+        first = in_a_row(4)
+        # They are free until the brokers start, so that two may share some of them.
+        while any(abs(first - other) < 4 for other in taken):
+            first = in_a_row(4)
+        taken.append(first)
+        for number in range(4):
+            shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
+    environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment["XDG_CONFIG_HOME"] = str(directory / "profiles of moldau login")
+    output = directory / "output"
+    with output.open("w") as sink:
+        # A file, since a command that hangs would keep a pipe open beyond the shell's end.
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", shell],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=program_seconds_max(),
+            env=environment,
+            cwd=directory,
+        )
+    said = output.read_text()
+    assert done.returncode == 0, said
+    # The supervisor has let go of the cluster, and ends.
+    wait_until(
+        lambda: processes_in(directory) == [],
+        "nothing runs",
+        describe=lambda: processes_in(directory),
+    )
+    return said

@@ -1,0 +1,42 @@
+"""What keeps a version from being released, and which names fragments have."""
+
+from pathlib import Path
+
+from release.check import ROOT, fragments, misnamed, problems
+from release.dist import differences
+
+DATED = "# Changelog\n\n## 1.2.3, 2030-01-02\n"
+
+
+def test_a_version_with_a_dated_section_and_its_tag_can_be_released() -> None:
+    assert problems("1.2.3", DATED, [], "v1.2.3") == []
+    assert problems("1.2.3rc1", DATED.replace("1.2.3", "1.2.3rc1"), [], None) == []
+
+
+def test_each_thing_that_is_missing_is_named() -> None:
+    assert len(problems("1.2", DATED.replace("1.2.3", "1.2"), [], None)) == 1
+    assert problems("1.2.3", DATED, [], "v1.2.4") == [
+        "the tag is v1.2.4, the version 1.2.3: the tag must be v1.2.3"
+    ]
+    assert "2 fragments" in problems("1.2.3", DATED, ["a.added.md", "b.fixed.md"], None)[0]
+    assert "no section for 1.2.4" in problems("1.2.4", DATED, [], None)[0]
+    assert "unreleased" in problems("1.2.3", DATED + "## 1.2.2, unreleased\n", [], None)[0]
+
+
+def test_every_fragment_gets_into_the_changelog() -> None:
+    assert misnamed(["a-b.added.md", "c.md", "d.feature.md", "e.fixed.txt"]) == [
+        "c.md",
+        "d.feature.md",
+        "e.fixed.txt",
+    ]
+    assert misnamed(fragments()) == []
+    assert [name for name in fragments() if not (ROOT / "changelog.d" / name).read_text()] == []
+
+
+def test_files_that_differ_are_named(tmp_path: Path) -> None:
+    one, same, other = (tmp_path / name / "moldau.whl" for name in "abc")
+    for path, text in ((one, "x"), (same, "x"), (other, "y")):
+        path.parent.mkdir()
+        path.write_text(text)
+    assert differences([one], [same]) == []
+    assert differences([one], [other]) == ["moldau.whl differs"]
