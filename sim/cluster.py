@@ -16,17 +16,15 @@ from moldau.model.flush import FlushPolicy
 from moldau.model.ids import PartitionIndex, TopicId
 from moldau.model.topology import Endpoint
 from moldau.server.broker import BrokerServer
+from moldau.server.config.coordination_schema import GroupConfig, QueueConfig, TransactionConfig
 from moldau.server.config.schema import (
-    GroupConfig,
     GrpcConfig,
     HttpConfig,
     KafkaConfig,
-    QueueConfig,
     RaftConfig,
     ServerConfig,
     StorageConfig,
     TopicConfig,
-    TransactionConfig,
 )
 from moldau.server.run import EXIT_STORAGE
 from sim.invariants import Invariants

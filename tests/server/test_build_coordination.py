@@ -11,11 +11,11 @@ from moldau.metadata.image import QUEUE_STATE_TOPIC
 from moldau.model.ids import PartitionIndex
 from moldau.model.topology import Endpoint
 from moldau.server.broker import BrokerServer
+from moldau.server.config.coordination_schema import QueueConfig
 from moldau.server.config.schema import (
     GrpcConfig,
     HttpConfig,
     KafkaConfig,
-    QueueConfig,
     RaftConfig,
     ServerConfig,
 )

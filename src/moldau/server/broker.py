@@ -37,9 +37,8 @@ from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model import log_events as events
-from moldau.model.errors import ConfigError, StorageError, as_storage_failure
+from moldau.model.errors import StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
-from moldau.model.topology import Listeners
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.tls.handshake_turns import HandshakeTurns
 from moldau.raft.membership import NO_BROKER
@@ -60,16 +59,15 @@ from moldau.server.build_queues import build_queue_service
 from moldau.server.build_upkeep import build_cleaner, build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
-from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
-from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.derived_config import read_only_configs, runtime_defaults, with_rack
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
 from moldau.server.membership import ClusterMembership, Endpoints, enter_cluster
 from moldau.server.peer_links import PeerLinks
-from moldau.server.ports import ReservedPort, host_names
+from moldau.server.ports import ReservedPort, ReservedPorts
 from moldau.server.registration import Registration, SupersededError
 from moldau.server.storage import METADATA_TOPIC, METADATA_TOPIC_ID, Storage
 
@@ -113,7 +111,7 @@ class BrokerServer:
         self._cleaner: Cleaner | None = None
         self._scrub: Scrubber | None = None
         self._leaderships = 0
-        self._ports: list[ReservedPort] = []
+        self._ports = ReservedPorts(config, machine.sockets)
         self._certificates = Certificates(config, HandshakeTurns(self._loop, clock))
         self._kafka: KafkaServer | None = None
         self._http: HttpListener | None = None
@@ -139,11 +137,11 @@ class BrokerServer:
     async def _start(self) -> BrokerInfo:
         self._loop_watch.start()
         config, machine = self._config, self._machine
-        kafka_ports = self._reserve(ListenerProtocol.KAFKA)
+        kafka_ports = self._ports.reserve(ListenerProtocol.KAFKA)
         kafka = kafka_ports[0]
-        (raft,) = self._reserve(ListenerProtocol.PEERS)
-        (http,) = self._reserve(ListenerProtocol.HTTP)
-        grpc = next(iter(self._reserve(ListenerProtocol.GRPC)), None)
+        (raft,) = self._ports.reserve(ListenerProtocol.PEERS)
+        (http,) = self._ports.reserve(ListenerProtocol.HTTP)
+        grpc = next(iter(self._ports.reserve(ListenerProtocol.GRPC)), None)
         # No log before the directory has an identity: its owner would be unknown.
         metadata_log = self._storage.open_metadata_log() if self._storage.has_metadata else None
         membership = await enter_cluster(
@@ -154,7 +152,7 @@ class BrokerServer:
                 raft=raft.advertised,
                 http=http.advertised,
                 grpc=grpc.advertised if grpc else None,
-                listeners=self._named_listeners(kafka_ports),
+                listeners=self._ports.named_listeners(),
             ),
             machine,
             http,
@@ -228,7 +226,7 @@ class BrokerServer:
             self._authentication.http(self._sessions),
             self._metric_sources(kafka_server, driver),
             loop=self._loop,
-            hosts=(*config.http.host_list, *host_names(self._ports)),
+            hosts=(*config.http.host_list, *self._ports.host_names()),
             cors_origins=config.http.cors_origin_list,
             sockets=machine.sockets,
             tls=self._certificates.of_protocol(ListenerProtocol.HTTP),
@@ -243,8 +241,7 @@ class BrokerServer:
             grpc,
             self._certificates.of_protocol(ListenerProtocol.GRPC),
         )
-        for port in self._ports:
-            port.release()
+        self._ports.release()
         self._peers.follow()
         raft.listen(transport.start)
         driver.start()
@@ -293,25 +290,6 @@ class BrokerServer:
                 f"{topic}-{index}" for topic, index in self._partitions.offline
             ),
         )
-
-    def _reserve(self, protocol: ListenerProtocol) -> list[ReservedPort]:
-        return [self._reserve_one(one) for one in listeners_for(self._config, protocol)]
-
-    def _named_listeners(self, ports: list[ReservedPort]) -> Listeners:
-        """The addresses of several Kafka listeners; clients of one stay on it."""
-        found = listeners_for(self._config, ListenerProtocol.KAFKA)
-        if not self._config.listeners:
-            return ()
-        return tuple((one.name, port.advertised) for one, port in zip(found, ports, strict=True))
-
-    def _reserve_one(self, listener: ListenerConfig) -> ReservedPort:
-        key, address = listener.setting, listener.address
-        port = ReservedPort(key, address, listener.advertised, self._machine.sockets)
-        self._ports.append(port)
-        for other in self._ports[:-1]:
-            if other.address == port.address:
-                raise ConfigError(f"{other.key} and {key} are both {address}; use different ports")
-        return port
 
     def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run until the stop; if the task fails, the broker stops."""
@@ -592,8 +570,7 @@ class BrokerServer:
             self._settling.cancel()
             self._tasks.append(self._settling)
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for port in self._ports:
-            port.release()
+        self._ports.release()
         if self._grpc is not None:
             await self._grpc.stop(0)
         if self._http is not None:

@@ -7,12 +7,15 @@ with SO_REUSEADDR, two sockets may bind an address while neither listens.
 
 import errno
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Self
 
 from moldau.model.errors import ConfigError
-from moldau.model.topology import Endpoint
+from moldau.model.topology import Endpoint, Listeners
 from moldau.net.sockets import OS_SOCKETS, Sockets
+from moldau.server.config.listeners import listeners_for
+from moldau.server.config.schema import ServerConfig
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
 
 _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
@@ -59,9 +62,44 @@ class ReservedPort:
         self.release()
 
 
-def host_names(ports: Iterable[ReservedPort]) -> list[str]:
-    """The names of this broker, of all its listeners: people use one name for all of them."""
-    return [end.host for port in ports for end in (port.address, port.advertised)]
+class ReservedPorts:
+    """The ports of all listeners of a broker."""
+
+    def __init__(self, config: ServerConfig, sockets: Sockets) -> None:
+        self._config = config
+        self._sockets = sockets
+        self._ports: list[ReservedPort] = []
+
+    def reserve(self, protocol: ListenerProtocol) -> list[ReservedPort]:
+        """Raises ConfigError."""
+        return [self._reserve(listener) for listener in listeners_for(self._config, protocol)]
+
+    def _reserve(self, listener: ListenerConfig) -> ReservedPort:
+        key, address = listener.setting, listener.address
+        port = ReservedPort(key, address, listener.advertised, self._sockets)
+        for other in self._ports:
+            if other.address == port.address:
+                port.release()
+                raise ConfigError(f"{other.key} and {key} are both {address}; use different ports")
+        self._ports.append(port)
+        return port
+
+    def named_listeners(self) -> Listeners:
+        """The addresses of several Kafka listeners; clients of one stay on it."""
+        if not self._config.listeners:
+            return ()
+        advertised = {port.key: port.advertised for port in self._ports}
+        found = listeners_for(self._config, ListenerProtocol.KAFKA)
+        return tuple((one.name, advertised[one.setting]) for one in found)
+
+    def host_names(self) -> list[str]:
+        """The names of this broker, of all its listeners: people use one name for all of them."""
+        return [end.host for port in self._ports for end in (port.address, port.advertised)]
+
+    def release(self) -> None:
+        """Release the reservations that are left. May be called twice."""
+        for port in self._ports:
+            port.release()
 
 
 def reachable_host(host: str) -> str:

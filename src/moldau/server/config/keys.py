@@ -15,9 +15,10 @@ from msgspec.structs import FieldInfo, fields
 from moldau.model.log_levels import ComponentLevels
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
-from moldau.server.config.schema import HOUR_MS, ServerConfig
+from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import Listeners
 from moldau.server.config.setting import Setting
+from moldau.server.config.units import HOUR_MS
 
 ENV_PREFIX = "MOLDAU_"
 

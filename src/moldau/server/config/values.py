@@ -15,7 +15,9 @@ from moldau.server.config.scalars import (
     parse_choice,
     parse_component_levels,
 )
-from moldau.server.config.schema import (
+from moldau.server.config.security_schema import Listeners
+from moldau.server.config.setting import Unit
+from moldau.server.config.units import (
     DAY_MS,
     GIB,
     HOUR_MS,
@@ -25,8 +27,6 @@ from moldau.server.config.schema import (
     SECOND_MS,
     UNLIMITED,
 )
-from moldau.server.config.security_schema import Listeners
-from moldau.server.config.setting import Unit
 
 _NUMBER = re.compile(r"(?P<number>[+-]?\d[\d_]*(?:\.\d+)?)\s*(?P<suffix>[A-Za-zµ]*)")
 _NOTHING = frozenset({"", "null", "none", "~"})
