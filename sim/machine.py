@@ -17,6 +17,7 @@ from moldau.log.compaction.worker import WorkerCommand, WorkerReply, run_command
 from moldau.log.filesystem import Files
 from moldau.model.histogram import Histogram
 from moldau.model.ids import TimestampMs
+from moldau.model.log_levels import LogLevels
 from moldau.model.topology import (
     Endpoint,
     JoinChallenge,
@@ -185,6 +186,7 @@ class SimMachine(Machine):
         self._flush_delay = flush_delay
         self._grpc_server = grpc_server
         self.cleaner: SimCleaner | None = None
+        self.log_levels = LogLevels()
 
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)

@@ -13,6 +13,8 @@ from use_case_samples import (
     PRODUCER,
     PROVEN,
     QUEUE,
+    QUEUE_COPY,
+    QUEUE_STATE,
     offset_to_commit,
 )
 
@@ -24,6 +26,12 @@ from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
 from moldau.metadata.security import JoinToken
+from moldau.model.backup import (
+    AclCopy,
+    ClusterToRestore,
+    SecurityCopy,
+    StartToRestore,
+)
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.queues.connect import DefinitionCheck
@@ -179,6 +187,22 @@ ROWS: list[Row] = [
         [ABOUT_SETTINGS],
     ),
     ("queues.delete_group", lambda s: s.queues.delete_group("billing"), [""]),
+    (
+        "backup.trim",
+        lambda s: s.backup.trim(StartToRestore(topic="orders", partition=2, start=77)),
+        ["orders-2 to 77"],
+    ),
+    (
+        "backup.restore_cluster",
+        lambda s: s.backup.restore_cluster(ClusterToRestore(producer_id_min=7)),
+        ["producer ids from 7"],
+    ),
+    (
+        "backup.restore_queue",
+        lambda s: s.backup.restore_queue(QUEUE_STATE),
+        ["queue billing on orders-0"],
+    ),
+    ("backup.define_queue", lambda s: s.backup.define_queue(QUEUE_COPY), ["queue billing"]),
 ]
 
 
@@ -220,6 +244,27 @@ def test_the_audit_log_says_what_a_change_changes(
 
 def test_every_change_that_is_audited_is_looked_at() -> None:
     assert {name for name, _, _ in ROWS} == {name for name, rule in RULES.items() if rule.audited}
+
+
+def test_rights_of_a_backup_are_logged_like_others() -> None:
+    made = world()
+    made.services["security"].answers["create_acls"] = [None]
+    rule = AclCopy(
+        resource_type=int(RULE.resource_type),
+        resource_name=RULE.resource_name,
+        pattern_type=int(RULE.pattern_type),
+        principal=RULE.principal,
+        host=RULE.host,
+        operation=int(RULE.operation),
+        permission=int(RULE.permission),
+    )
+    backup = ClusterToRestore(producer_id_min=0, security=SecurityCopy(acls=(rule,)))
+    outcome(lambda s: s.backup.restore_cluster(backup), made.session(user("root")))
+    by_backup = json.loads(made.audited[-1])
+    outcome(lambda s: s.security.create_acls([RULE]), made.session(user("root")))
+    by_hand = json.loads(made.audited[-1])
+    assert by_backup["use_case"] == "security.create_acls"
+    assert by_backup["about"] == by_hand["about"]
 
 
 def test_settings_do_not_hide_each_other() -> None:

@@ -162,6 +162,7 @@ def test_without_a_majority_no_pod_is_restarted_and_no_second_cluster_is_made(
         assert topology(player, 0)["cluster_id"] == cluster
 
 
+@pytest.mark.safety
 def test_the_secured_manifests_make_a_cluster_with_zones_that_stops_cleanly(tmp_path: Path) -> None:
     labels = {f"node-{n}": {"topology.kubernetes.io/zone": f"zone-{n}"} for n in range(3)}
     manifests = list(yaml.safe_load_all((MANIFESTS.parent / "moldau.yaml").read_text()))

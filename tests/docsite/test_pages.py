@@ -106,7 +106,8 @@ def test_anchors_are_those_of_the_forge(heading: str, anchor: str) -> None:
 def test_files_outside_docs_are_pages_of_the_site() -> None:
     outside = REPOSITORY.outside
     assert outside["ARCHITECTURE.md"] == "repository/ARCHITECTURE.md"
-    assert outside["deploy/airflow_dag.py"] == "repository/deploy/airflow_dag.py.md"
+    page = "repository/deploy/pipelines/airflow_dag.py.md"
+    assert outside["deploy/pipelines/airflow_dag.py"] == page
     assert place("docs/start/first-steps.md") == "start/first-steps.md"
 
 

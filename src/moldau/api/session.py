@@ -91,7 +91,7 @@ class Session:
         self.cluster = GuardedCluster(guard, broker)
         self.queues = GuardedQueues(guard, broker)
         self.security = GuardedSecurity(guard, broker)
-        self.backup = GuardedBackup(guard, broker)
+        self.backup = GuardedBackup(guard, broker, self.security)
 
     @property
     def principal(self) -> Principal:

@@ -282,10 +282,7 @@ class QueuePartition:
 
     def _refuse_waiting(self, error: QueueRefusedError) -> None:
         """All except polls."""
-        futures = [
-            *(command.future for command in self._commands),
-            *(query.future for query in self._queries),
-        ]
+        futures = [*(one.future for one in self._commands), *(one.future for one in self._queries)]
         decided, self._decided = self._decided, []
         self._commands.clear()
         self._tokens_waiting = 0
@@ -299,12 +296,8 @@ class QueuePartition:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error(
-            "internal error: the queue of %s is closed",
-            self._name,
-            exc_info=error,
-            extra=events.INTERNAL_ERROR(),
-        )
+        text = "internal error: the queue of %s is closed"
+        log.error(text, self._name, exc_info=error, extra=events.INTERNAL_ERROR())
         self.close(QueueRefusedError(ErrorReason.INTERNAL))
         self._context.on_internal_error(error)
 
@@ -329,22 +322,19 @@ class QueuePartition:
                 return
             except LedgerRefusedError as error:
                 if error.refusal is Refusal.FENCED:
-                    log.info(
-                        "lost leadership of the queue of %s: a newer leader exists", self._name
-                    )
+                    log.info("another broker leads the queue of %s now", self._name)
                     self.close(self._not_leader())
                     return
                 failure = unavailable(error)
             except RefusedError as error:
                 failure = unavailable(error)
             except CorruptionError as error:
+                group, topic, index = self.queue.group, self.topic, self.queue.partition
                 log.error(
                     "cannot load the queue of %s: %s",
                     self._name,
                     error,
-                    extra=events.QUEUE_STATE_CORRUPT(
-                        group=self.queue.group, topic=self.topic, partition=self.queue.partition
-                    ),
+                    extra=events.QUEUE_STATE_CORRUPT(group=group, topic=topic, partition=index),
                 )
                 failure = QueueRefusedError(ErrorReason.INTERNAL, str(error))
             log.info("reloading the queue of %s: %s", self._name, failure)

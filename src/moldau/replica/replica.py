@@ -355,11 +355,9 @@ class Replica(RaftReplica):
         """
         self.check_leadership()
         producer = header.producer_id
-        if self.producers.is_open(producer, header.producer_epoch) and self._guards.is_verified(
-            producer, transactional_id
-        ):
-            return None
-        if not self.producers.is_new(header):
+        is_open = self.producers.is_open(producer, header.producer_epoch)
+        is_verified = is_open and self._guards.is_verified(producer, transactional_id)
+        if is_verified or not self.producers.is_new(header):
             return None
         return self._guards.take(header, transactional_id, self._clock.wall_ms())
 
@@ -387,15 +385,12 @@ class Replica(RaftReplica):
         rises = transaction_version >= TRANSACTIONS_V2
         self._guards.drop(producer, epoch_min=epoch if rises else epoch + 1)
         if is_due:
-            self._append_marker(producer, epoch, marker)
+            data = bytearray(build_end_marker(producer, epoch, marker, self._clock.wall_ms()))
+            try:
+                self.append_as_is(data, [read_header(data)])
+            except StorageError as error:
+                raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
         self.when_committed(self.log.end_offset, callback)
-
-    def _append_marker(self, producer: ProducerId, epoch: ProducerEpoch, marker: EndMarker) -> None:
-        data = bytearray(build_end_marker(producer, epoch, marker, self._clock.wall_ms()))
-        try:
-            self.append_as_is(data, [read_header(data)])
-        except StorageError as error:
-            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
     def is_acknowledged(self, offset: Offset) -> bool:
         return offset <= self.high_watermark and (

@@ -19,8 +19,12 @@ LOCAL = {
         "config init",
     ),
     *(
+        "backup list",
+        "backup prune",
+        "broker health",
         "certs dev",
         "cluster secret create",
+        "cluster secret new",
         "cluster secret rotate",
         "config show",
         "completion",
