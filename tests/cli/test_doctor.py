@@ -1,4 +1,4 @@
-"""What keeps a broker from working is found."""
+"""What keeps a broker from working is found, by the commands of docs/operate/doctor.md."""
 
 import fcntl
 import json

@@ -1,4 +1,7 @@
-"""What operators do to a cluster of three brokers: rebalance, settings, and the doctor's look."""
+"""What operators do to a cluster of three brokers: rebalance, settings, and the doctor's look.
+
+As docs/operate/rebalancing.md and docs/operate/doctor.md say.
+"""
 
 import json
 import threading

@@ -1,4 +1,7 @@
-"""`moldau topic trim` against a real broker: what is shown is deleted, and nothing else."""
+"""`moldau topic trim` against a real broker: what is shown is deleted, and nothing else.
+
+As docs/operate/rebalancing.md says.
+"""
 
 import itertools
 import json

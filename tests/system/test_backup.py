@@ -1,4 +1,7 @@
-"""A backup under load, and its restore on a new cluster: identical up to the backup's offsets."""
+"""A backup under load, and its restore on a new cluster: identical up to the backup's offsets.
+
+Restores as docs/operate/backup.md says.
+"""
 
 import shutil
 import subprocess
