@@ -282,6 +282,18 @@ async def test_a_partition_without_a_leader_does_not_keep_a_broker_from_being_re
     assert world.service.readiness() == []
 
 
+async def test_a_leader_that_died_does_not_keep_a_broker_from_being_ready() -> None:
+    world = World()
+    world.members = Members((ONE, TWO, THREE))
+    world.service.starting = None
+    world.announce(TWO, 3, TWO, THREE)
+    world.clock.steady += 11
+    assert world.service.readiness()
+    world.alive = {THREE}
+    world.clock.steady += 11
+    assert world.service.readiness() == []
+
+
 async def test_a_broker_is_not_ready_before_it_has_its_vote_on_the_metadata() -> None:
     world = World()
     world.announce(TWO, 3, ONE, TWO, THREE)

@@ -8,7 +8,7 @@ CONFIG = RaftConfig(inflight_bytes_max=100, inflight_count_max=3)
 
 
 def replicating() -> Progress:
-    progress = Progress(next_index=RaftIndex(5), now=0)
+    progress = Progress(next_index=RaftIndex(5), end=RaftIndex(5), now=0)
     progress.acknowledged(RaftIndex(5), RaftIndex(5), 500)
     progress.become_replicate()
     return progress
@@ -76,6 +76,15 @@ def test_under_load_a_member_is_judged_by_where_the_leader_was_at_its_last_answe
     assert progress.caught_up_at == 20
     progress.note_caught_up(RaftIndex(20), 40)
     assert progress.caught_up_at == 20
+
+
+def test_a_new_leader_counts_nobody_as_caught_up_before_it_has_the_entries() -> None:
+    progress = Progress(next_index=RaftIndex(500), end=RaftIndex(500), now=1_000)
+    progress.note_caught_up(RaftIndex(501), 1_100)
+    assert progress.caught_up_at < 0
+    progress.acknowledged(RaftIndex(500), RaftIndex(0), 0)
+    progress.note_caught_up(RaftIndex(501), 1_200)
+    assert progress.caught_up_at == 1_000
 
 
 def test_a_member_that_flushes_less_often_than_it_responds_is_caught_up() -> None:

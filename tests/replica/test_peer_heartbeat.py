@@ -196,7 +196,7 @@ def test_a_commit_is_sent_until_the_peer_has_what_is_committed() -> None:
     pair.confirm_all()
     core = pair.groups[0].core
     core.commit = RaftIndex(9)
-    known = core.progress[BrokerId(2)] = Progress(next_index=RaftIndex(0), now=0)
+    known = core.progress[BrokerId(2)] = Progress(next_index=RaftIndex(0), end=RaftIndex(0), now=0)
     known.received = RaftIndex(5)
     for now in (100, 200):
         pair.heartbeat(now)

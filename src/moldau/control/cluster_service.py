@@ -192,11 +192,11 @@ class ClusterService:
         # A partition without a leader is waited for only until leaders are known: what has lost
         # its majority must not keep healthy brokers from being ready.
         are_leaders_known = now - self._served_at > _LEADERS_KNOWN_SECONDS
-        me, behind = self._me, 0
+        me, alive, behind = self._me, self.alive, 0
         for topic in self.image.topics.values():
             mine = [p for p in topic.partitions if me in p.replicas and me not in p.adding]
             for leader, in_sync in self.leaders_and_in_sync(topic, mine):
-                has_leader = leader.broker != NO_LEADER_ID
+                has_leader = leader.broker in alive
                 behind += me not in in_sync if has_leader else not are_leaders_known
         return behind
 

@@ -41,7 +41,9 @@ class Progress:
         "state",
     )
 
-    def __init__(self, *, next_index: RaftIndex, now: int) -> None:
+    def __init__(self, *, next_index: RaftIndex, end: RaftIndex, now: int) -> None:
+        """`end`: of the leader's log. A member is caught up once it has shown that it has as much:
+        a new leader does not know how far the others are."""
         self.state = ProgressState.PROBE
         self.log_id = NO_LOG
         """The member's log, which all fields below refer to."""
@@ -63,7 +65,7 @@ class Progress:
         self.last_contact_at = now
         self.caught_up_at = -FOREVER
         """When the member last had every entry that the leader had at that time."""
-        self._end_to_reach = (RaftIndex(0), now)
+        self._end_to_reach = (end, now)
 
     def begin_log(self, log_id: LogId) -> None:
         """The member has another log than before: nothing is known about it."""

@@ -177,5 +177,5 @@ class RaftState:
         for peer in sorted(self.members.everyone):
             if peer != self.me:
                 self.progress[peer] = old.get(peer) or Progress(
-                    next_index=self.epoch_start, now=self.now
+                    next_index=self.epoch_start, end=self.end, now=self.now
                 )
