@@ -25,7 +25,9 @@ pytestmark = pytest.mark.inprocess
 class Newcomer:
     """One of the initial members, with an empty directory unless it is given one."""
 
-    def __init__(self, ports: list[int], number: int, folder: Path) -> None:
+    def __init__(
+        self, ports: list[int], number: int, folder: Path, advertised: int | None = None
+    ) -> None:
         members = ",".join(f"127.0.0.1:{port}" for port in ports)
         secret = folder / "secret"
         secret.write_text("a" * 40)
@@ -35,7 +37,8 @@ class Newcomer:
             cluster_secret_file=str(secret),
         )
         self.machine = Machine()
-        self.port = ReservedPort("http.addr", Endpoint("127.0.0.1", ports[number]), None)
+        name = None if advertised is None else Endpoint("127.0.0.1", advertised)
+        self.port = ReservedPort("http.addr", Endpoint("127.0.0.1", ports[number]), name)
         self.formation = Formation(self.config, self.port.advertised, self.machine)
 
     async def find(self, *, may_bootstrap: bool = True) -> Endpoint | None:
@@ -68,6 +71,20 @@ async def test_it_waits_while_one_does_not_respond(tmp_path: Path) -> None:
     await waits(first.formation, f"127.0.0.1:{ports[2]}", *waiting)
     assert f"127.0.0.1:{ports[1]}" not in first.formation.state.partition("waiting")[2]
     assert not any(task.done() for task in waiting)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_another_broker_at_the_name_of_a_member_does_not_say_that_it_is_new(
+    tmp_path: Path,
+) -> None:
+    ports = free_ports(3)
+    first, second = (Newcomer(ports, number, tmp_path) for number in range(2))
+    # The third is down, and its name leads to a second address of the second one.
+    misled = Newcomer(ports, 2, tmp_path, advertised=ports[1])
+    waiting = [asyncio.create_task(one.find()) for one in (first, second, misled)]
+    await waits(first.formation, f"127.0.0.1:{ports[1]} responds there", *waiting)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

@@ -67,6 +67,8 @@ class JoinChallenge(msgspec.Struct, frozen=True, kw_only=True):
     A broker that may read it may join without a token."""
     initial_members: tuple[str, ...] | None = None
     """Of a broker that has no cluster yet, and can let nobody join: its `initial_members`."""
+    newcomer: str = ""
+    """The HTTP address that it advertises: a name may lead to another broker than expected."""
 
 
 class ProvenJoinRequest(msgspec.Struct, frozen=True, kw_only=True):

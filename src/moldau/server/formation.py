@@ -59,6 +59,10 @@ class Formation:
         self.state = "the broker has no cluster yet"
 
     @property
+    def me(self) -> str:
+        return str(self._me)
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(str(member) for member in self._members)
 
@@ -119,6 +123,9 @@ class Formation:
                 f"the initial members must be the same for all brokers: here they are "
                 f"{','.join(self.names)}, and at {address} {','.join(offered.initial_members)}"
             )
+        if offered.newcomer != str(address):
+            # An outdated name, or a service: nothing is known of the member itself.
+            return _State.UNKNOWN, f"{offered.newcomer or 'another broker'} responds there"
         return _State.NEW, ""
 
 
@@ -136,7 +143,7 @@ async def served_as_newcomer(
     def make_app() -> "ASGIApp":
         from moldau.edge.http.newcomer import build_newcomer_app
 
-        return build_newcomer_app(formation.names, is_new, lambda: formation.state)
+        return build_newcomer_app(formation.me, formation.names, is_new, lambda: formation.state)
 
     listener = HttpListener(
         loop=asyncio.get_running_loop(),

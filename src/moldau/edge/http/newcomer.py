@@ -16,9 +16,10 @@ from moldau.model.topology import JoinChallenge, Readiness
 
 
 def build_newcomer_app(
-    initial_members: Sequence[str], is_new: bool, state: Callable[[], str]
+    me: str, initial_members: Sequence[str], is_new: bool, state: Callable[[], str]
 ) -> Starlette:
-    """`is_new`: the data directory belongs to no cluster; else it only says that it is waiting."""
+    """`me`: the HTTP address that the broker advertises. `is_new`: the data directory belongs to no
+    cluster; else it only says that it is waiting."""
 
     async def alive(request: Request) -> Response:
         return respond({"status": "ok"})
@@ -29,7 +30,8 @@ def build_newcomer_app(
 
     async def challenge(request: Request) -> Response:
         if is_new:
-            return respond(JoinChallenge(challenge=b"", initial_members=tuple(initial_members)))
+            names = tuple(initial_members)
+            return respond(JoinChallenge(challenge=b"", initial_members=names, newcomer=me))
         return respond_error(503, ErrorCode.BROKER_NOT_AVAILABLE, state())
 
     return Starlette(
