@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from doc_pages import ROOT, blocks
+from doc_stories import empty_directory as empty_directory
 from doc_stories import program_seconds_max, run_cluster_story
 
 from moldau.cli.main import cli

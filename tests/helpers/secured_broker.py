@@ -67,8 +67,12 @@ class SecuredBroker:
     ) -> tuple[int, HTTPResponse, str]:
         """Status, response and body; of a stream only its head."""
         connection = HTTPConnection(self.broker.http_address, timeout=wait_seconds_max())
-        sent = None if body is None else json.dumps(body)
-        head = {"content-type": "application/json"} if sent else {}
+        media_type = "application/json"
+        if isinstance(body, bytes):
+            sent, media_type = body, "application/octet-stream"
+        else:
+            sent = b"" if body is None else json.dumps(body).encode()
+        head = {"content-type": media_type} if body is not None else {}
         try:
             named = {**head, **self.authorization(who), **(headers or {})}
             connection.request(method, path, sent, named)

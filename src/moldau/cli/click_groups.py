@@ -81,7 +81,9 @@ class LazyGroup(ExamplesMixin, click.Group):
         self.examples = examples
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self._lazy, *super().list_commands(ctx)]
+        """In the order of the definition, unless some are imported: then by name."""
+        imported = super().list_commands(ctx)
+        return sorted({*self._lazy, *imported}) if imported else list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
@@ -103,24 +105,28 @@ class LazyGroup(ExamplesMixin, click.Group):
             raise NoSuchCommand(ctx, args[0], self.list_commands(ctx)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Uses the summaries, so that no command is imported."""
-        rows = [(name, summary) for name, (_, summary) in self._lazy.items()]
-        for name in super().list_commands(ctx):
-            command = super().get_command(ctx, name)
-            if command is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(_SUMMARY_CHARACTERS_MAX)))
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(self._summaries(ctx))
+
+    def _summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Of each command that is shown; no command is imported for it."""
+        rows = []
+        for name in self.list_commands(ctx):
+            if name in self._lazy:
+                rows.append((name, self._lazy[name][1]))
+            elif (command := super().get_command(ctx, name)) is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(_SUMMARY_CHARACTERS_MAX)))
+        return rows
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Names with summaries; click would import every command."""
         from click.shell_completion import CompletionItem
 
-        if incomplete.startswith("-") or not self._lazy:
+        if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [
             CompletionItem(name, help=summary)
-            for name, (_, summary) in self._lazy.items()
+            for name, summary in self._summaries(ctx)
             if name.startswith(incomplete)
         ]
 

@@ -218,7 +218,8 @@ class ClusterService:
                         leader=leader.broker,
                         leader_epoch=leader.epoch,
                         replicas=partition.replicas,
-                        in_sync=in_sync,
+                        # A leader reports a dead broker as in sync for some seconds more.
+                        in_sync=tuple(one for one in in_sync if one in alive),
                         adding=partition.adding,
                         removing=partition.removing,
                     )

@@ -23,6 +23,7 @@ class Expected(NamedTuple):
     body: object = None
     hides: bool = False
     """A list: what a client may not see is not in it."""
+    query: str = ""
 
 
 _RECORDS: Final = {"records": [{"value": "from a stranger"}]}
@@ -30,6 +31,22 @@ _JOIN: Final = {
     "request": "e30=",
     "nonce": "A" * 43 + "=",
     "proof": "A" * 43 + "=",
+}
+_QUEUE: Final = {
+    "group": GROUP,
+    "topic": TOPIC,
+    "state": {"partition": 0, "records": []},
+    "end": 0,
+}
+_QUEUE_GROUP: Final = {
+    "name": "stolen",
+    "topics": [TOPIC],
+    "visibility_ms": 1000,
+    "attempts_max": 1,
+    "backoff_ms": 1,
+    "backoff_ms_max": 1,
+    "dead_letter_topic": "dead",
+    "starts_at_end": False,
 }
 
 EXPECTED: Final = {
@@ -67,6 +84,17 @@ EXPECTED: Final = {
     "DELETE /api/v1/cluster/tokens/{token}": Expected(401, 403, 403),
     "POST /api/v1/cluster/leave": Expected(401, 403, 403, {"broker": 1}),
     "POST /api/v1/cluster/keep": Expected(401, 403, 403, {"broker": 1}),
+    "GET /api/v1/backup/cluster": Expected(401, 403, 403),
+    "GET /api/v1/backup/queues/{group}/{topic}": Expected(401, 403, 403),
+    "POST /api/v1/restore/topics/{topic}/{partition}": Expected(
+        401, 403, 403, b"a run", query="?offset=0"
+    ),
+    "POST /api/v1/restore/starts": Expected(
+        401, 403, 403, {"topic": TOPIC, "partition": 0, "start": 1}
+    ),
+    "POST /api/v1/restore/cluster": Expected(401, 403, 403, {"producer_id_min": 1}),
+    "POST /api/v1/restore/queues": Expected(401, 403, 403, _QUEUE),
+    "POST /api/v1/restore/queue-groups": Expected(401, 403, 403, _QUEUE_GROUP),
 }
 
 
@@ -96,7 +124,8 @@ def walk(secured: SecuredBroker, who: str) -> dict[str, tuple[int, str]]:
     found = {}
     for route in routes(secured):
         method, path = route.split(" ")
-        where = path.format(topic=TOPIC, group=GROUP, broker=1, token="t")
+        where = path.format(topic=TOPIC, group=GROUP, broker=1, token="t", partition=0)
+        where += EXPECTED[route].query
         body = EXPECTED[route].body
         if body is _JOIN:
             # With a real challenge, so that the proof is what is wrong.
