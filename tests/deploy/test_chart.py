@@ -6,6 +6,7 @@ the skip. helm is a Go program: make helm
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,21 @@ def test_an_upgrade_that_scales_does_not_restart_brokers() -> None:
         done = template(*INSECURE, *CLUSTER_SECRET, *words)
         pods.append(one(documents(done.stdout), "StatefulSet")["spec"]["template"])
     assert pods[0] == pods[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [("events", "a/moldau-events"), ("moldau", "a/moldau"), ("e" * 50, f"a/moldau-{'e' * 50}")],
+)
+def test_the_alerts_find_the_brokers_of_every_release(release: str, expected: str) -> None:
+    place = ("--namespace", "a", "--kube-version", "1.30")
+    enabled = (*INSECURE, "--set", "metrics.serviceMonitor.enabled=true")
+    done = helm("template", release, str(CHART), *place, *enabled)
+    (endpoint,) = one(documents(done.stdout), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": expected}]
+    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
+    (pattern,) = set(re.findall(r'up\{job=~"([^"]*)"', alerts))
+    assert re.fullmatch(pattern, expected)
 
 
 # ---- the manifests, without helm

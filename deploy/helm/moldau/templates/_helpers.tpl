@@ -6,6 +6,11 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* A job is a cluster: releases of two namespaces may have one name. */ -}}
+{{- define "moldau.job" -}}
+{{ .Release.Namespace }}/{{ if not (contains .Chart.Name .Release.Name) }}{{ .Chart.Name }}-{{ end }}{{ .Release.Name }}
+{{- end -}}
+
 {{- define "moldau.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
