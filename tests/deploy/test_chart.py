@@ -27,6 +27,8 @@ CHART = DEPLOY / "helm/moldau"
 RENDERED = {"moldau.yaml": "values.yaml", "moldau-try.yaml": "values-try.yaml"}
 """The plain manifests, with the values that they are rendered with."""
 INSECURE = ("--set", "insecure=true")
+TLS = ("--set", "tls.enabled=true,tls.secretName=x")
+MONITOR = ("--set", "metrics.serviceMonitor.enabled=true")
 CLUSTER_SECRET = ("--set", "clusterSecret.existingSecret=x")
 
 
@@ -84,6 +86,7 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         ((), "choose how clients are served"),
         ((*INSECURE, "--set", "tls.enabled=true"), "choose how clients are served"),
         (("--set", "tls.enabled=true"), "needs a certificate"),
+        ((*TLS, *MONITOR), "metrics.serviceMonitor needs a way in"),
         ((*INSECURE, "--set", "replicas=2"), "is less than initialMembers=3"),
         ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
@@ -105,7 +108,9 @@ def test_every_choice_renders_what_kubernetes_accepts(tmp_path: Path) -> None:
         (*INSECURE, "--set", "rack.from=label,antiAffinity=preferred,config.log.retention_ms=1d"),
         (*INSECURE, "--set", "initialMembers=1,replicas=1,replicationFactor=1,minInsyncReplicas=1"),
         ("--set", f"tls.enabled=true,tls.certManager.enabled=true,{issuer}", *CLUSTER_SECRET),
-        (*INSECURE, "--set", "metrics.serviceMonitor.enabled=true,rack.from=none"),
+        (*INSECURE, *MONITOR, "--set", "rack.from=none"),
+        (*TLS, *MONITOR, "--set", "metrics.public=true", *CLUSTER_SECRET),
+        (*TLS, *MONITOR, "--set", "metrics.serviceMonitor.basicAuthSecret=x", *CLUSTER_SECRET),
     )
     for number, words in enumerate(choices):
         done = template(*words)
@@ -134,8 +139,7 @@ def test_an_upgrade_that_scales_does_not_restart_brokers() -> None:
 )
 def test_the_alerts_find_the_brokers_of_every_release(release: str, expected: str) -> None:
     place = ("--namespace", "a", "--kube-version", "1.30")
-    enabled = (*INSECURE, "--set", "metrics.serviceMonitor.enabled=true")
-    done = helm("template", release, str(CHART), *place, *enabled)
+    done = helm("template", release, str(CHART), *place, *INSECURE, *MONITOR)
     (endpoint,) = one(documents(done.stdout), "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": expected}]
     alerts = (DEPLOY / "prometheus/alerts.yml").read_text()

@@ -51,6 +51,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuer.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuer.name" -}}
 {{- end -}}
+{{- $monitor := .Values.metrics.serviceMonitor -}}
+{{- if and $monitor.enabled .Values.tls.enabled (not .Values.metrics.public) (not $monitor.basicAuthSecret) -}}
+{{- fail "metrics.serviceMonitor needs a way in, since with TLS /metrics needs a login: metrics.serviceMonitor.basicAuthSecret (a Secret with username and password of a user that may describe the cluster), or metrics.public=true; else every scrape is rejected, and every broker counts as down" -}}
+{{- end -}}
 {{- if lt (int .Values.replicas) (int .Values.initialMembers) -}}
 {{- fail (printf "replicas=%d is less than initialMembers=%d: the first brokers of the cluster must stay (for a single broker set both to 1, and replicationFactor and minInsyncReplicas too)" (int .Values.replicas) (int .Values.initialMembers)) -}}
 {{- end -}}
