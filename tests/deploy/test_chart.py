@@ -18,6 +18,7 @@ import yaml
 from moldau_command import run_moldau
 
 from moldau import __version__
+from release.deploy_files import expected_files
 
 pytestmark = pytest.mark.system
 
@@ -115,7 +116,11 @@ def test_every_choice_renders_what_kubernetes_accepts(tmp_path: Path) -> None:
     for number, words in enumerate(choices):
         done = template(*words)
         assert done.returncode == 0, done.stderr
-        custom = ("ServiceMonitor", "Certificate")  # Of operators: no schema here.
+        custom = (
+            "ServiceMonitor",
+            "PrometheusRule",
+            "Certificate",
+        )  # Of operators: no schema here.
         known = [each for each in documents(done.stdout) if each["kind"] not in custom]
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(known))
     files = [str(path) for path in tmp_path.iterdir()]
@@ -145,6 +150,16 @@ def test_the_alerts_find_the_brokers_of_every_release(release: str, expected: st
     alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
     (pattern,) = set(re.findall(r'up\{job=~"([^"]*)"', alerts))
     assert re.fullmatch(pattern, expected)
+
+
+def test_the_rules_of_the_chart_are_the_alerts() -> None:
+    base = "https://wiki.example/moldau/"
+    enabled = f"metrics.prometheusRule.enabled=true,metrics.prometheusRule.runbookBase={base}"
+    done = template(*INSECURE, "--set", enabled)
+    assert done.returncode == 0, done.stderr
+    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
+    expected = yaml.safe_load(alerts.replace("runbook_url: docs/", f"runbook_url: {base}docs/"))
+    assert one(documents(done.stdout), "PrometheusRule")["spec"] == expected
 
 
 # ---- the manifests, without helm
@@ -185,6 +200,11 @@ def test_chart_and_compose_run_this_version() -> None:
     assert chart["appVersion"] == chart["version"] == __version__
     images = {each["image"] for each in compose()["services"].values()}
     assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{__version__}"}
+
+
+def test_files_for_deployment_are_up_to_date() -> None:
+    for path, text in expected_files().items():
+        assert path.read_text() == text, f"{path} is not up to date: make deploy-files"
 
 
 # ---- compose
