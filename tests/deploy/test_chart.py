@@ -18,7 +18,7 @@ import yaml
 from moldau_command import run_moldau
 
 from moldau import __version__
-from release.deploy_files import expected_files
+from release.deploy_files import expected_files, outdated_files, semantic_version
 
 pytestmark = pytest.mark.system
 
@@ -196,15 +196,25 @@ def test_brokers_run_without_privileges_and_live_without_a_majority(name: str) -
 
 
 def test_chart_and_compose_run_this_version() -> None:
+    assert outdated_files() == [], "make deploy-files"
+    version = semantic_version(__version__)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == chart["version"] == __version__
+    assert chart["appVersion"] == chart["version"] == version
     images = {each["image"] for each in compose()["services"].values()}
-    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{__version__}"}
+    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{version}"}
+    for name in RENDERED:
+        for each in documents((DEPLOY / "kubernetes" / name).read_text()):
+            assert each["metadata"]["labels"]["app.kubernetes.io/version"] == version
 
 
-def test_files_for_deployment_are_up_to_date() -> None:
-    for path, text in expected_files().items():
-        assert path.read_text() == text, f"{path} is not up to date: make deploy-files"
+@pytest.mark.parametrize("version", ["0.2.0.dev0", "0.2.0rc1"])
+def test_every_version_that_may_be_set_is_one_of_a_chart(version: str, tmp_path: Path) -> None:
+    chart = tmp_path / "moldau"
+    shutil.copytree(CHART, chart)
+    (chart / "Chart.yaml").write_text(expected_files(version)[CHART / "Chart.yaml"])
+    done = helm("template", "moldau", str(chart), "--kube-version", "1.30", *INSECURE)
+    assert done.returncode == 0, done.stderr
+    assert f"image: moldau:{semantic_version(version)}\n" in done.stdout
 
 
 # ---- compose
