@@ -1,4 +1,4 @@
-"""Writes what files for deployment have from elsewhere: the version, and the alerts of the chart.
+"""Writes into files for deployment what stands in others: the version, and the chart's alerts.
 
 make deploy-files
 

@@ -245,6 +245,12 @@ def test_brokers_of_compose_have_valid_settings_and_files_that_exist(tmp_path: P
         listeners = {each["name"]: each for each in json.loads(settings["MOLDAU_LISTENERS"])}
         port = listeners["host"]["advertised"].rpartition(":")[2]
         assert f"127.0.0.1:{port}:{port}" in service["ports"]
+        # In the container, commands find all brokers at the addresses that these advertise there.
+        for variable, other in (("BROKERS", "29092"), ("HTTP", "8080"), ("GRPC", "8000")):
+            expected = ",".join(f"{each}:{other}" for each in brokers)
+            assert settings.pop(f"MOLDAU_{variable}") == expected
+        assert listeners["containers"]["advertised"] == f"{name}:29092"
+        assert settings["MOLDAU_GRPC__ADVERTISED"] == f"{name}:8000"
         flags = [f"--set={key[7:].replace('__', '.').lower()}={v}" for key, v in settings.items()]
         # The list is given by the environment only.
         run_moldau("config", "show", *(f for f in flags if not f.startswith("--set=listeners")))
