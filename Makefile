@@ -156,6 +156,10 @@ docs: $(VENV)/check ## write the generated reference pages again
 	@$(BIN)/python proto/reference.py
 	@$(BIN)/python -m moldau.spark.option_table > docs/reference/spark-options.md
 
+.PHONY: deploy-files
+deploy-files: $(VENV)/check ## write version and alerts into the files of deploy/, and render the manifests again by helm
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m release.deploy_files
+
 # The stubs have tools of their own, old ones on purpose; see proto/generate.py.
 build/stubs/tools: proto/generate.py
 	@$(PYTHON) -m venv build/stubs

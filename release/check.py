@@ -1,4 +1,4 @@
-"""Checks that a commit can be released: version, changelog, fragments, tag.
+"""Checks that a commit can be released: version, changelog, fragments, tag, deployment.
 
 python -m release.check              before the tag is set
 python -m release.check v0.2.0       in CI, for the tag that was pushed
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.version import __version__
+from release.deploy_files import outdated_files
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FRAGMENTS: Final = ROOT / "changelog.d"
@@ -64,6 +65,7 @@ def main() -> int:
     ).stdout
     if changed:
         found.append(f"{len(changed.splitlines())} files are not committed")
+    found += [f"{name} is not of this version: make deploy-files" for name in outdated_files()]
     for line in found:
         print(f"error: {line}", file=sys.stderr)
     if not found:

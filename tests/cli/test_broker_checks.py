@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from http_cluster import partition, topic, topology
-from moldau.cli.broker_checks import needs
+from moldau.cli.broker_checks import METADATA, needs
 from moldau.model.topology import Topology
 
 pytestmark = pytest.mark.inprocess
@@ -35,3 +35,25 @@ def cluster(in_sync: tuple[int, ...], replicas: tuple[int, ...] = ALL, *dead: in
 )
 def test_a_broker_is_needed_while_the_others_are_no_majority(shown: Topology, needed: bool) -> None:
     assert bool(needs(shown, 1)) is needed
+
+
+@pytest.mark.parametrize(
+    ("voters", "dead", "needed"),
+    [
+        (ALL, (), False),
+        (ALL, (3,), True),
+        (ALL, (1,), False),
+        ((2, 3), (3,), False),
+        # Too few voters to do without any, and a broker that does not know of voters.
+        ((1, 2), (), False),
+        ((1,), (), False),
+        ((), (3,), False),
+    ],
+    ids=["all", "one dead", "itself dead", "not its own", "two", "single", "older"],
+)
+def test_a_broker_is_needed_while_the_other_voters_are_no_majority(
+    voters: tuple[int, ...], dead: tuple[int, ...], needed: bool
+) -> None:
+    """No partition needs it: the others alone would have no controller."""
+    shown = replace(cluster((2,), (2,), *dead), voters=voters)
+    assert needs(shown, 1) == ([METADATA] if needed else [])

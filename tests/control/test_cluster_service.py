@@ -322,6 +322,7 @@ async def test_the_topology_is_all_of_it() -> None:
     found = world.service.topology()
     assert (found.cluster_id, found.version) == ("c", world.image.version)
     assert (found.controller, found.answered_by) == (2, 1)
+    assert found.voters == (ONE, TWO)
     assert [(b.id, b.alive, b.leaders, b.replicas) for b in found.brokers] == [
         (1, True, 0, 1),
         (2, True, 1, 1),

@@ -6,6 +6,7 @@ the skip. helm is a Go program: make helm
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import yaml
 from moldau_command import run_moldau
 
 from moldau import __version__
+from release.deploy_files import expected_files, outdated_files, semantic_version
 
 pytestmark = pytest.mark.system
 
@@ -26,6 +28,8 @@ CHART = DEPLOY / "helm/moldau"
 RENDERED = {"moldau.yaml": "values.yaml", "moldau-try.yaml": "values-try.yaml"}
 """The plain manifests, with the values that they are rendered with."""
 INSECURE = ("--set", "insecure=true")
+TLS = ("--set", "tls.enabled=true,tls.secretName=x")
+MONITOR = ("--set", "metrics.serviceMonitor.enabled=true")
 CLUSTER_SECRET = ("--set", "clusterSecret.existingSecret=x")
 
 
@@ -83,6 +87,7 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         ((), "choose how clients are served"),
         ((*INSECURE, "--set", "tls.enabled=true"), "choose how clients are served"),
         (("--set", "tls.enabled=true"), "needs a certificate"),
+        ((*TLS, *MONITOR), "metrics.serviceMonitor needs a way in"),
         ((*INSECURE, "--set", "replicas=2"), "is less than initialMembers=3"),
         ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
@@ -104,12 +109,18 @@ def test_every_choice_renders_what_kubernetes_accepts(tmp_path: Path) -> None:
         (*INSECURE, "--set", "rack.from=label,antiAffinity=preferred,config.log.retention_ms=1d"),
         (*INSECURE, "--set", "initialMembers=1,replicas=1,replicationFactor=1,minInsyncReplicas=1"),
         ("--set", f"tls.enabled=true,tls.certManager.enabled=true,{issuer}", *CLUSTER_SECRET),
-        (*INSECURE, "--set", "metrics.serviceMonitor.enabled=true,rack.from=none"),
+        (*INSECURE, *MONITOR, "--set", "rack.from=none"),
+        (*TLS, *MONITOR, "--set", "metrics.public=true", *CLUSTER_SECRET),
+        (*TLS, *MONITOR, "--set", "metrics.serviceMonitor.basicAuthSecret=x", *CLUSTER_SECRET),
     )
     for number, words in enumerate(choices):
         done = template(*words)
         assert done.returncode == 0, done.stderr
-        custom = ("ServiceMonitor", "Certificate")  # Of operators: no schema here.
+        custom = (
+            "ServiceMonitor",
+            "PrometheusRule",
+            "Certificate",
+        )  # Of operators: no schema here.
         known = [each for each in documents(done.stdout) if each["kind"] not in custom]
         (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump_all(known))
     files = [str(path) for path in tmp_path.iterdir()]
@@ -125,6 +136,30 @@ def test_an_upgrade_that_scales_does_not_restart_brokers() -> None:
         done = template(*INSECURE, *CLUSTER_SECRET, *words)
         pods.append(one(documents(done.stdout), "StatefulSet")["spec"]["template"])
     assert pods[0] == pods[1]
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [("events", "a/moldau-events"), ("moldau", "a/moldau"), ("e" * 50, f"a/moldau-{'e' * 50}")],
+)
+def test_the_alerts_find_the_brokers_of_every_release(release: str, expected: str) -> None:
+    place = ("--namespace", "a", "--kube-version", "1.30")
+    done = helm("template", release, str(CHART), *place, *INSECURE, *MONITOR)
+    (endpoint,) = one(documents(done.stdout), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": expected}]
+    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
+    (pattern,) = set(re.findall(r'up\{job=~"([^"]*)"', alerts))
+    assert re.fullmatch(pattern, expected)
+
+
+def test_the_rules_of_the_chart_are_the_alerts() -> None:
+    base = "https://wiki.example/moldau/"
+    enabled = f"metrics.prometheusRule.enabled=true,metrics.prometheusRule.runbookBase={base}"
+    done = template(*INSECURE, "--set", enabled)
+    assert done.returncode == 0, done.stderr
+    alerts = (DEPLOY / "prometheus/alerts.yml").read_text()
+    expected = yaml.safe_load(alerts.replace("runbook_url: docs/", f"runbook_url: {base}docs/"))
+    assert one(documents(done.stdout), "PrometheusRule")["spec"] == expected
 
 
 # ---- the manifests, without helm
@@ -161,10 +196,25 @@ def test_brokers_run_without_privileges_and_live_without_a_majority(name: str) -
 
 
 def test_chart_and_compose_run_this_version() -> None:
+    assert outdated_files() == [], "make deploy-files"
+    version = semantic_version(__version__)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == chart["version"] == __version__
+    assert chart["appVersion"] == chart["version"] == version
     images = {each["image"] for each in compose()["services"].values()}
-    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{__version__}"}
+    assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{version}"}
+    for name in RENDERED:
+        for each in documents((DEPLOY / "kubernetes" / name).read_text()):
+            assert each["metadata"]["labels"]["app.kubernetes.io/version"] == version
+
+
+@pytest.mark.parametrize("version", ["0.2.0.dev0", "0.2.0rc1"])
+def test_every_version_that_may_be_set_is_one_of_a_chart(version: str, tmp_path: Path) -> None:
+    chart = tmp_path / "moldau"
+    shutil.copytree(CHART, chart)
+    (chart / "Chart.yaml").write_text(expected_files(version)[CHART / "Chart.yaml"])
+    done = helm("template", "moldau", str(chart), "--kube-version", "1.30", *INSECURE)
+    assert done.returncode == 0, done.stderr
+    assert f"image: moldau:{semantic_version(version)}\n" in done.stdout
 
 
 # ---- compose
@@ -195,6 +245,12 @@ def test_brokers_of_compose_have_valid_settings_and_files_that_exist(tmp_path: P
         listeners = {each["name"]: each for each in json.loads(settings["MOLDAU_LISTENERS"])}
         port = listeners["host"]["advertised"].rpartition(":")[2]
         assert f"127.0.0.1:{port}:{port}" in service["ports"]
+        # In the container, commands find all brokers at the addresses that these advertise there.
+        for variable, other in (("BROKERS", "29092"), ("HTTP", "8080"), ("GRPC", "8000")):
+            expected = ",".join(f"{each}:{other}" for each in brokers)
+            assert settings.pop(f"MOLDAU_{variable}") == expected
+        assert listeners["containers"]["advertised"] == f"{name}:29092"
+        assert settings["MOLDAU_GRPC__ADVERTISED"] == f"{name}:8000"
         flags = [f"--set={key[7:].replace('__', '.').lower()}={v}" for key, v in settings.items()]
         # The list is given by the environment only.
         run_moldau("config", "show", *(f for f in flags if not f.startswith("--set=listeners")))

@@ -81,7 +81,13 @@ def topology(*topics: TopologyTopic) -> Topology:
         is_me=True,
     )
     return Topology(
-        cluster_id="c", version=7, controller=1, answered_by=1, brokers=(one,), topics=topics
+        cluster_id="c",
+        version=7,
+        controller=1,
+        answered_by=1,
+        brokers=(one,),
+        topics=topics,
+        voters=(1,),
     )
 
 

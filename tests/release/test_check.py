@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from release.check import ROOT, fragments, misnamed, problems
+from release.deploy_files import expected_files, semantic_version
 from release.dist import differences
 
 DATED = "# Changelog\n\n## 1.2.3, 2030-01-02\n"
@@ -40,3 +43,18 @@ def test_files_that_differ_are_named(tmp_path: Path) -> None:
         path.write_text(text)
     assert differences([one], [same]) == []
     assert differences([one], [other]) == ["moldau.whl differs"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.2.0", "0.2.0"), ("0.2.0.dev0", "0.2.0-dev0"), ("0.2.0rc1", "0.2.0-rc1")],
+)
+def test_charts_and_images_have_semantic_versions(version: str, expected: str) -> None:
+    assert semantic_version(version) == expected
+    for path, text in expected_files(version).items():
+        assert path.name == "alerts.yml" or expected in text
+
+
+def test_a_version_without_a_semantic_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the version 1\.2 is not"):
+        semantic_version("1.2")

@@ -38,6 +38,16 @@ def test_every_target_of_make_exists() -> None:
     assert set(named) <= targets
 
 
+def test_programs_of_tests_that_are_no_python_packages_are_installed() -> None:
+    """make installs them for root only, which the runner is not."""
+    (programs,) = re.findall(
+        r"^\.PHONY: (.*chromium.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    (installed,) = re.findall(r"apt-get install -y --no-install-recommends (.*)", TEXT)
+    # A browser is part of the runner's image.
+    assert set(programs.split()) - {"chromium"} == set(installed.split())
+
+
 def test_the_matrix_has_the_first_python_that_the_package_allows_and_those_it_claims() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))

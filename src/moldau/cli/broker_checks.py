@@ -28,6 +28,8 @@ _SECONDS_MAX: Final = 3.0
 _ANY_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _NAMES_MAX: Final = 5
 _READY: Final = 200
+METADATA: Final = "the metadata group"
+"""Among what a broker is needed for."""
 
 
 @command(
@@ -112,9 +114,10 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
 def can_stop(number: int | None, timeout: float, http: str) -> int:
     """Check that the cluster can do without a broker; without N, without the one that responds.
 
-    It can if every partition of the broker has a majority of its replicas in sync on others. A
-    partition that has too few replicas for that is not waited for. SIGTERM then transfers the
-    leaderships of the broker to others.
+    It can if every partition of the broker has a majority of its replicas in sync on others, and
+    the voters of the metadata that are alive are a majority without it. What has too few replicas
+    or voters for that is not waited for. SIGTERM then transfers the leaderships of the broker to
+    others.
     """
     client, topology = connect(http)
     me = topology.answered_by if number is None else number
@@ -128,22 +131,36 @@ def can_stop(number: int | None, timeout: float, http: str) -> int:
         if watch.is_over:
             break
         topology = watch.poll() or topology
-    shown = ", ".join(needed[:_NAMES_MAX]) + (", …" if len(needed) > _NAMES_MAX else "")
     raise CommandError(
-        f"broker {me} is needed for {counted(len(needed), 'partition')}: {shown}",
-        hint="other replicas are not in sync: moldau broker status; wait for them: --timeout 5m",
+        f"broker {me} is needed for {_listed(needed)}",
+        hint="others are down, or not in sync: moldau broker list, moldau broker status; "
+        "wait for them: --timeout 5m",
     )
 
 
+def _listed(needed: list[str]) -> str:
+    partitions = [each for each in needed if each != METADATA]
+    found = [METADATA] if METADATA in needed else []
+    if partitions:
+        shown = ", ".join(partitions[:_NAMES_MAX]) + (", …" if partitions[_NAMES_MAX:] else "")
+        found.append(f"{counted(len(partitions), 'partition')}: {shown}")
+    return " and ".join(found)
+
+
 def needs(topology: "Topology", number: int) -> list[str]:
-    """Partitions that would lose their majority without this broker, until others catch up."""
-    found = []
+    """What would lose its majority without this broker, until others catch up: the metadata first,
+    then partitions."""
     alive = {broker.id for broker in topology.brokers if broker.alive}
+    found = [METADATA] if _loses_majority(topology.voters, alive, number) else []
     for topic in topology.topics:
         for part in topic.partitions:
-            others = set(part.replicas) - {number}
-            in_sync = others & set(part.in_sync) & alive
-            majority = len(part.replicas) // 2 + 1
-            if number in part.replicas and len(in_sync) < majority <= len(others):
+            if _loses_majority(part.replicas, alive & set(part.in_sync), number):
                 found.append(f"{topic.name}:{part.partition}")
     return found
+
+
+def _loses_majority(members: tuple[int, ...], ready: set[int], number: int) -> bool:
+    """False if the others are too few for a majority even if all are ready."""
+    others = set(members) - {number}
+    majority = len(members) // 2 + 1
+    return number in members and len(others & ready) < majority <= len(others)

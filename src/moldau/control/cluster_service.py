@@ -243,6 +243,7 @@ class ClusterService:
             answered_by=self._me,
             brokers=tuple(brokers),
             topics=tuple(topics),
+            voters=self._metadata_members().voters,
         )
 
     def _describe(self, broker: Broker, leaders: int, is_alive: bool) -> TopologyBroker:

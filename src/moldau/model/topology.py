@@ -224,6 +224,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     answered_by: int
     brokers: tuple[TopologyBroker, ...]
     topics: tuple[TopologyTopic, ...]
+    voters: tuple[int, ...] = ()
+    """Of the metadata group; empty from brokers before this field."""
 
     @property
     def under_replicated(self) -> int:

@@ -79,6 +79,7 @@ def test_the_topology_is_returned_in_full(world):
     status, _, body = world.ask("GET", "/api/v1/topology")
     assert status == 200
     assert body == msgspec.to_builtins(world.cluster.shown, str_keys=True) | {
+        "voters": [1],
         "brokers": [
             {
                 "id": 1,

@@ -5,6 +5,7 @@ import os
 import ssl
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -170,6 +171,36 @@ def test_the_log_does_not_blame_the_name_for_the_dates(world, hosts):
     with pytest.raises(ssl.SSLError) as caught:
         server.handshake()
     assert "check its names and dates" in describe(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_own", "is_own_group", "exposed"),
+    [
+        (0o600, True, True, False),
+        (0o640, True, True, True),
+        (0o440, False, True, False),
+        (0o640, False, True, False),
+        (0o640, False, False, True),
+        (0o644, False, True, True),
+    ],
+    ids=["own", "of its group", "fsGroup", "administrator", "of another group", "of everyone"],
+)
+def test_a_key_is_not_exposed_to_the_group_that_the_broker_gets_it_by(
+    mode: int,
+    is_own: bool,
+    is_own_group: bool,
+    exposed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = tmp_path / "key"
+    key.touch()
+    key.chmod(mode)
+    state = key.stat()
+    monkeypatch.setattr(os, "geteuid", lambda: state.st_uid + (not is_own))
+    monkeypatch.setattr(os, "getegid", lambda: state.st_gid + 1)
+    monkeypatch.setattr(os, "getgroups", lambda: [state.st_gid] if is_own_group else [])
+    assert is_key_exposed(str(key)) is exposed
 
 
 def test_a_key_that_others_can_read_is_logged(world, caplog):

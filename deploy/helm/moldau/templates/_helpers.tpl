@@ -6,6 +6,11 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* A job is a cluster: releases of two namespaces may have one name. */ -}}
+{{- define "moldau.job" -}}
+{{ .Release.Namespace }}/{{ if not (contains .Chart.Name .Release.Name) }}{{ .Chart.Name }}-{{ end }}{{ .Release.Name }}
+{{- end -}}
+
 {{- define "moldau.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -45,6 +50,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuer.name) -}}
 {{- fail "tls.certManager.enabled needs tls.certManager.issuer.name" -}}
+{{- end -}}
+{{- $monitor := .Values.metrics.serviceMonitor -}}
+{{- if and $monitor.enabled .Values.tls.enabled (not .Values.metrics.public) (not $monitor.basicAuthSecret) -}}
+{{- fail "metrics.serviceMonitor needs a way in, since with TLS /metrics needs a login: metrics.serviceMonitor.basicAuthSecret (a Secret with username and password of a user that may describe the cluster), or metrics.public=true; else every scrape is rejected, and every broker counts as down" -}}
 {{- end -}}
 {{- if lt (int .Values.replicas) (int .Values.initialMembers) -}}
 {{- fail (printf "replicas=%d is less than initialMembers=%d: the first brokers of the cluster must stay (for a single broker set both to 1, and replicationFactor and minInsyncReplicas too)" (int .Values.replicas) (int .Values.initialMembers)) -}}

@@ -232,11 +232,23 @@ def parse_certificate(encoded: bytes) -> PeerCertificate:
 
 
 def is_key_exposed(path: str) -> bool:
-    """Whether users other than its owner can read a private key."""
+    """Whether users other than its owner and this process can read a private key.
+
+    A key of another user that this process reads by its group is given to it so: by an
+    administrator as 0640 root:moldau, or by Kubernetes, where fsGroup makes 0400 into 0440.
+    """
     try:
-        return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+        state = os.stat(path)
     except OSError:
         return False
+    if state.st_mode & stat.S_IROTH:
+        return True
+    is_given_by_group = state.st_uid != os.geteuid() and state.st_gid in _own_groups()
+    return bool(state.st_mode & stat.S_IRGRP) and not is_given_by_group
+
+
+def _own_groups() -> set[int]:
+    return {os.getegid(), *os.getgroups()}
 
 
 def _fingerprint(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
