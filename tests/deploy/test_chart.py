@@ -89,6 +89,7 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         (("--set", "tls.enabled=true"), "needs a certificate"),
         ((*TLS, *MONITOR), "metrics.serviceMonitor needs a way in"),
         ((*INSECURE, "--set", "replicas=2"), "is less than initialMembers=3"),
+        ((*INSECURE, "--set", "initialMembers=1"), "would make a second one"),
         ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
         ((*INSECURE, "--set", "replica=5"), "replica"),

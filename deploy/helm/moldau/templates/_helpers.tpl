@@ -55,6 +55,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and $monitor.enabled .Values.tls.enabled (not .Values.metrics.public) (not $monitor.basicAuthSecret) -}}
 {{- fail "metrics.serviceMonitor needs a way in, since with TLS /metrics needs a login: metrics.serviceMonitor.basicAuthSecret (a Secret with username and password of a user that may describe the cluster), or metrics.public=true; else every scrape is rejected, and every broker counts as down" -}}
 {{- end -}}
+{{- if and (eq (int .Values.initialMembers) 1) (gt (int .Values.replicas) 1) -}}
+{{- fail (printf "initialMembers=1 is for a single broker, and replicas=%d: one that lost its volume could ask nobody whether there is a cluster, and would make a second one; set initialMembers=3 in a new release, and move the data by a backup" (int .Values.replicas)) -}}
+{{- end -}}
 {{- if lt (int .Values.replicas) (int .Values.initialMembers) -}}
 {{- fail (printf "replicas=%d is less than initialMembers=%d: the first brokers of the cluster must stay (for a single broker set both to 1, and replicationFactor and minInsyncReplicas too)" (int .Values.replicas) (int .Values.initialMembers)) -}}
 {{- end -}}
