@@ -83,3 +83,43 @@ def test_what_is_not_a_plan_is_refused(tmp_path: Path, name, text, why):
     with pytest.raises(CommandError, match=why) as caught:
         read_plan(tmp_path / name)
     assert "moldau partition plan" in caught.value.hint
+
+
+class FakeAdmin:
+    """A cluster of two brokers."""
+
+    def __init__(self, *replicas: tuple[int, ...]) -> None:
+        self.found = ClusterPlaces(
+            "c",
+            [ClusterBroker(number, None, {}) for number in (1, 2)],
+            [PartitionReplicas("t", number, on[0], on, on) for number, on in enumerate(replicas)],
+            {"t": b"t" * 16},
+        )
+
+    def __call__(self, *_: object) -> "FakeAdmin":
+        return self
+
+    def __enter__(self) -> "FakeAdmin":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cluster(self) -> ClusterPlaces:
+        return self.found
+
+    def moves(self, parts: object = None) -> list[PartitionMove]:
+        return []
+
+
+@pytest.mark.inprocess
+def test_a_plan_without_moves_replaces_an_older_one_and_is_carried_out(cli, tmp_path, monkeypatch):
+    admin = FakeAdmin((1, 2), (2, 1))
+    monkeypatch.setattr("moldau.client.wire.partition_admin.PartitionAdmin", admin)
+    path = tmp_path / "plan.json"
+    write_plan(path, PLAN)
+    planned = cli("partition", "plan", "--file", path)
+    assert (planned.code, "the cluster is balanced" in planned.err) == (0, True), planned.err
+    assert read_plan(path) == PlanFile(cluster_id="c", moves=())
+    applied = cli("partition", "apply", path)
+    assert (applied.code, applied.err) == (0, "nothing to do: the plan has no moves\n")

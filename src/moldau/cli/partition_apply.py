@@ -63,7 +63,7 @@ def apply(path: Path, batch: int, dry_run: bool, timeout: float, yes: bool, brok
         if done:
             say(f"{done} of {counted(len(plan.moves), 'move')} already done")
         if not due:
-            say("nothing to move")
+            say("nothing to move" if plan.moves else "nothing to do: the plan has no moves")
             return
         total = sum(move.bytes for move in due)
         if dry_run:
