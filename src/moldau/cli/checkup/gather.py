@@ -73,7 +73,10 @@ def find_cluster(
         else:
             topologies.append((name, answer))
     if not topologies:
-        raise next(iter(failures.values()))
+        # The words of one that responds, as by a rejection, say most.
+        raise min(
+            failures.values(), key=lambda one: isinstance(one, UnreachableError | TimedOutError)
+        )
     first = topologies[0][1].cluster_id
     others = {name: one.cluster_id for name, one in topologies if one.cluster_id != first}
     own = [one for _, one in topologies if one.cluster_id == first]
