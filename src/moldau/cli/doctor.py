@@ -50,6 +50,7 @@ from moldau.cli.output import (
     with_options,
 )
 from moldau.client.protocols import Protocol
+from moldau.model.broker_report import FILES_BESIDE_CONNECTIONS, IDLE_MS
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
@@ -59,10 +60,6 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CONNECT_SECONDS_MAX = 3.0
-IDLE_MS = 10 * 60 * 1000
-"""Messages that wait for longer, without a commit, are those of a stuck group."""
-_OTHER_FILES = 512
-"""File descriptors that a broker needs in addition to those of its connections."""
 
 _PACKAGES = (
     *("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML"),
@@ -526,7 +523,7 @@ def check_open_files(connections_max: int) -> CheckResult:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections_max + _OTHER_FILES
+    needed = connections_max + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < needed:
         return warning(
             "open files",
