@@ -48,7 +48,7 @@ def problems(version: str, changelog: str, waiting: list[str], tag: str | None) 
     if not re.search(rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
         found.append(f"CHANGELOG.md has no section for {version} with a date: make changelog")
     if re.search(r"^## .*unreleased", changelog, re.MULTILINE):
-        found.append("CHANGELOG.md has an unreleased section: move it below the new one")
+        found.append("CHANGELOG.md has an unreleased section: merge it into the new one")
     return found
 
 

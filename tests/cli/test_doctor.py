@@ -20,6 +20,7 @@ from moldau.cli.doctor import (
     check_open_files,
     check_port,
 )
+from moldau.cli.errors import ExitCode
 from moldau.model.layout import LOCK_FILE
 from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
@@ -89,6 +90,29 @@ def test_a_client_can_check_the_brokers_it_is_to_use(mock_brokers, nobody):
     (refused,) = check_brokers(nobody)
     assert refused.verdict is CheckStatus.TROUBLE
     assert "connection refused" in refused.detail
+
+
+@pytest.mark.parametrize("option", ["--brokers", "--http"])
+def test_a_cluster_that_does_not_respond_is_unreachable(cli, nobody, option):
+    outcome = cli("doctor", option, nobody, "-o", "json")
+    assert outcome.code == ExitCode.UNREACHABLE
+    (lost,) = [row for row in json.loads(outcome.out) if row["verdict"] != "ok"]
+    assert lost.keys() == {"check", "verdict", "detail", "hint", "why"}
+    assert (lost["check"], lost["verdict"]) == (f"address {nobody}", "trouble")
+    assert "no broker responds" in lost["detail"]
+
+
+def test_what_responds_is_not_unreachable(cli, nobody, mock_brokers):
+    # Not Moldau: it has no HTTP API.
+    outcome = cli("doctor", "-b", mock_brokers, "-o", "json")
+    assert outcome.code == 0, outcome.out
+    assert "only the Kafka addresses were checked" in outcome.out
+    with login_server(password="unused") as server:
+        http = f"127.0.0.1:{server.port}"
+        outcome = cli("doctor", "-b", nobody, "--http", http, "-o", "json")
+    assert outcome.code == ExitCode.FAILED
+    assert "requires a valid user and password" in outcome.out
+    assert "no broker responds" not in outcome.out
 
 
 def test_the_hint_for_a_taken_port_names_another_one(cli, tmp_path):

@@ -10,9 +10,14 @@ from moldau.cli.partition_plan import FileMove, PlanFile, read_plan, write_plan
 from moldau.client.wire.partition_admin import (
     ClusterBroker,
     ClusterPlaces,
+    Part,
     PartitionMove,
+    PartitionRefusal,
     PartitionReplicas,
 )
+from moldau.model.errors import ErrorCode
+
+pytestmark = pytest.mark.inprocess
 
 PLAN = PlanFile(
     cluster_id="c",
@@ -83,3 +88,72 @@ def test_what_is_not_a_plan_is_refused(tmp_path: Path, name, text, why):
     with pytest.raises(CommandError, match=why) as caught:
         read_plan(tmp_path / name)
     assert "moldau partition plan" in caught.value.hint
+
+
+class FakeAdmin:
+    """A cluster of two brokers."""
+
+    def __init__(self, *replicas: tuple[int, ...]) -> None:
+        self.found = ClusterPlaces(
+            "c",
+            [ClusterBroker(number, None, sizes={}) for number in (1, 2)],
+            [PartitionReplicas("t", number, on[0], on, on) for number, on in enumerate(replicas)],
+            {"t": b"t" * 16},
+        )
+
+    def __call__(self, *_: object) -> "FakeAdmin":
+        return self
+
+    def __enter__(self) -> "FakeAdmin":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cluster(self) -> ClusterPlaces:
+        return self.found
+
+    def moves(self, parts: object = None) -> list[PartitionMove]:
+        return []
+
+    def move(self, targets: dict[Part, tuple[int, ...]]) -> list[PartitionRefusal]:
+        self.found = self.found._replace(
+            partitions=[
+                one._replace(replicas=targets.get((one.topic, one.partition), one.replicas))
+                for one in self.found.partitions
+            ]
+        )
+        return []
+
+    def places(self, topic: str) -> list[PartitionReplicas]:
+        return self.found.partitions
+
+    def elect(self, parts: object) -> tuple[list[Part], list[PartitionRefusal]]:
+        return [("t", 0)], [
+            PartitionRefusal("t", 1, ErrorCode.ELECTION_NOT_NEEDED, "leads already"),
+            PartitionRefusal("t", 2, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "not in sync"),
+        ]
+
+
+def test_preferred_leaders_that_were_not_elected_are_named(cli, tmp_path, monkeypatch):
+    admin = FakeAdmin((1, 2), (1, 2), (1, 2))
+    monkeypatch.setattr("moldau.client.wire.partition_admin.PartitionAdmin", admin)
+    moves = [FileMove(topic="t", partition=n, before=(1, 2), after=(2, 1)) for n in range(3)]
+    write_plan(tmp_path / "plan.json", PlanFile(cluster_id="c", moves=tuple(moves)))
+    applied = cli("partition", "apply", tmp_path / "plan.json", "-y")
+    assert (applied.code, "moved 3 partitions" in applied.err) == (0, True), applied.err
+    assert "not led by its preferred leader yet: t:2: not in sync" in applied.err
+    assert "moldau partition elect-leaders" in applied.err
+    assert "t:1" not in applied.err
+
+
+def test_a_plan_without_moves_replaces_an_older_one_and_is_carried_out(cli, tmp_path, monkeypatch):
+    admin = FakeAdmin((1, 2), (2, 1))
+    monkeypatch.setattr("moldau.client.wire.partition_admin.PartitionAdmin", admin)
+    path = tmp_path / "plan.json"
+    write_plan(path, PLAN)
+    planned = cli("partition", "plan", "--file", path)
+    assert (planned.code, "the cluster is balanced" in planned.err) == (0, True), planned.err
+    assert read_plan(path) == PlanFile(cluster_id="c", moves=())
+    applied = cli("partition", "apply", path)
+    assert (applied.code, applied.err) == (0, "nothing to do: the plan has no moves\n")

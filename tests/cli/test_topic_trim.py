@@ -84,6 +84,19 @@ def test_groups_that_have_not_read_the_messages_are_named(cli, brokers, topic):
     assert f"group {group} has not read 2 of them" in outcome.err
 
 
+def test_groups_that_were_not_checked_are_counted(cli, brokers, topic, monkeypatch):
+    seek = ("group", "seek", f"{topic}-group", "--topic", topic, "--to", "2", "-y", "-b", brokers)
+    assert cli(*seek).code == 0
+    command = ("topic", "trim", topic, "--to", "4", "--dry-run", "-b", brokers, "-o", "json")
+    assert json.loads(cli(*command).out)["groups_unchecked"] == 0
+    monkeypatch.setattr("moldau.cli.topic_trim._GROUPS_MAX", 0)
+    outcome = cli(*command)
+    found = json.loads(outcome.out)
+    assert (found["unread"], found["groups_unchecked"] > 0) == ([], True)
+    assert f"{found['groups_unchecked']} group" in outcome.err
+    assert "not checked" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

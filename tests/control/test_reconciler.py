@@ -315,6 +315,24 @@ async def test_a_leader_that_shall_go_hands_over_to_one_that_stays() -> None:
     assert len(world.transfers) == 1
 
 
+async def test_a_new_leader_announces_again_until_its_voters_are_in_sync() -> None:
+    world = World()
+    world.create([1, 2, 3], [1, 2, 3], [1, 2, 3])
+    replica: Any
+    for replica in world.hosted.values():
+        # It is ready with a majority: the third voter has not responded yet.
+        replica.behind.add(BrokerId(3))
+        world.reconciler.took_over(replica)
+    world.hosted["t", 1].is_ready = False
+    await world.reconciler._announce_taken_over()
+    world.hosted["t", 0].behind.clear()
+    for _ in range(20):
+        await world.reconciler._announce_taken_over()
+    found = [(index, in_sync) for index, _, in_sync in world.announced]
+    # Nothing of the one that lost its leadership; the last one stays behind, and it gives up.
+    assert sorted(found) == [(0, ids(1, 2)), (0, ids(1, 2, 3)), *[(2, ids(1, 2))] * 5]
+
+
 async def test_one_change_that_is_refused_does_not_end_the_reconciler() -> None:
     world = World(4)
     world.create([1, 2, 3])

@@ -23,7 +23,8 @@ def test_each_thing_that_is_missing_is_named() -> None:
     ]
     assert "2 fragments" in problems("1.2.3", DATED, ["a.added.md", "b.fixed.md"], None)[0]
     assert "no section for 1.2.4" in problems("1.2.4", DATED, [], None)[0]
-    assert "unreleased" in problems("1.2.3", DATED + "## 1.2.2, unreleased\n", [], None)[0]
+    merge = "CHANGELOG.md has an unreleased section: merge it into the new one"
+    assert problems("1.2.3", DATED + "## 1.2.2, unreleased\n", [], None) == [merge]
 
 
 def test_every_fragment_gets_into_the_changelog() -> None:

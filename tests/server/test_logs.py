@@ -37,8 +37,23 @@ def test_what_is_readable_stays_so():
 def test_a_traceback_keeps_its_lines():
     first, *others = TextFormatter("%(message)s").format(record("a\nb", error=True)).splitlines()
     assert first == "group a\\nb"
-    assert others[0].startswith("Traceback")
-    assert others[-1] == "ValueError: it failed"
+    assert others[0].startswith("  Traceback")
+    assert others[-1] == "  ValueError: it failed"
+
+
+def test_the_text_of_an_error_forges_no_line():
+    try:
+        raise ValueError(FORGED)
+    except ValueError as raised:
+        found = (ValueError, raised, raised.__traceback__)
+    made = logging.LogRecord("moldau", logging.INFO, "f", 1, "failed", (), found)
+    made.stack_info = f"Stack:\n{FORGED}"
+    first, *others = TextFormatter(TEXT_LINE).format(made).split("\n")
+    assert first.endswith("failed")
+    assert sum("a forged line" in line for line in others) == 2
+    for line in others:
+        assert line.startswith("  ")
+        assert line.isprintable()
 
 
 def json_line(message: object = "m", *arguments: object, **fields: object) -> dict[str, object]:

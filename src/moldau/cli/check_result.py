@@ -20,6 +20,8 @@ class CheckResult(NamedTuple):
     """The command that mends it."""
     why: str = ""
     """Why it matters."""
+    unreachable: bool = False
+    """Nothing responds, and so nothing more could be checked."""
 
 
 def ok(check: str, detail: str) -> CheckResult:

@@ -50,6 +50,7 @@ from moldau.cli.output import (
     with_options,
 )
 from moldau.client.protocols import Protocol
+from moldau.model.broker_report import FILES_BESIDE_CONNECTIONS, IDLE_MS
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
@@ -59,10 +60,6 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CONNECT_SECONDS_MAX = 3.0
-IDLE_MS = 10 * 60 * 1000
-"""Messages that wait for longer, without a commit, are those of a stuck group."""
-_OTHER_FILES = 512
-"""File descriptors that a broker needs in addition to those of its connections."""
 
 _PACKAGES = (
     *("confluent-kafka", "uvloop", "crc32c", "cramjam", "msgspec", "click", "rich", "PyYAML"),
@@ -124,7 +121,7 @@ def doctor(
 
     With addresses (also of the environment or a profile), every broker of the cluster is checked.
     Without, or with a configuration: this machine, and the cluster of the broker that runs here.
-    Changes nothing. Exits with 1 if there is trouble.
+    Changes nothing. Exits with 1 if there is trouble, and with 3 if no address responds.
     """
     is_local = config_file is not None or bool(settings)
     typed = [
@@ -143,14 +140,21 @@ def doctor(
     if is_local:
         found += check_all(load({}, settings, config_file).config, int(idle_seconds * 1000))
     if output != "table":
-        rows = [{**result._asdict(), "verdict": str(result.verdict)} for result in found]
-        emit_rows(rows, output, name="check")
+        emit_rows([_row(result) for result in found], output, name="check")
     else:
         for result in found:
             _print(result)
         say(summary(found))
+    if any(result.unreachable for result in found):
+        return ExitCode.UNREACHABLE
     has_trouble = any(result.verdict is CheckStatus.TROUBLE for result in found)
     return ExitCode.FAILED if has_trouble else ExitCode.OK
+
+
+def _row(result: CheckResult) -> dict[str, Any]:
+    row = {**result._asdict(), "verdict": str(result.verdict)}
+    del row["unreachable"]
+    return row
 
 
 def summary(found: Sequence[CheckResult]) -> str:
@@ -185,11 +189,22 @@ def check_addresses(
     try:
         topology, others, unreachable = find_cluster(given)
     except MoldauError as error:
-        if not brokers:
+        found = list(check_brokers(brokers)) if brokers else []
+        is_lost = _is_lost(error) and all(each.unreachable for each in found)
+        if is_lost or not brokers:
+            yield trouble(
+                f"address {','.join(filter(None, (brokers, http)))}",
+                f"no broker responds, nothing of the cluster was checked: {error}"
+                if is_lost
+                else str(error),
+                getattr(error, "hint", ""),
+            )._replace(unreachable=is_lost)
+            return
+        yield from (each._replace(unreachable=False) for each in found)
+        if http and found[0].unreachable:
             yield trouble(f"address {http}", str(error), getattr(error, "hint", ""))
             return
         # Its HTTP API is not to be had, or it is not Moldau.
-        yield from check_brokers(brokers)
         detail = f"only the Kafka addresses were checked: {error}"
         is_http = str(Protocol.HTTP) in str(error)
         mend = f"moldau doctor --http {brokers if is_http else 'HOST:8080'}"
@@ -198,6 +213,12 @@ def check_addresses(
     yield from judge(
         gather(topology, idle_ms=idle_ms, other_clusters=others, unreachable=unreachable)
     )
+
+
+def _is_lost(error: MoldauError) -> bool:
+    from moldau.client.errors import TimedOutError, UnreachableError
+
+    return isinstance(error, UnreachableError | TimedOutError)
 
 
 def check_all(config: "ServerConfig", idle_ms: int = IDLE_MS) -> Iterator[CheckResult]:
@@ -275,7 +296,8 @@ def check_brokers(brokers: str) -> Iterator[CheckResult]:
     try:
         cluster, nodes = open_admin(brokers, tuple(current_properties().items())).nodes()
     except ClientError as error:
-        yield trouble(f"brokers {brokers}", str(error), error.hint)
+        lost = trouble(f"brokers {brokers}", str(error), error.hint)
+        yield lost._replace(unreachable=_is_lost(error))
         return
     ids = ", ".join(str(node.id) for node in nodes)
     yield ok(f"brokers {brokers}", f"cluster {cluster}, brokers {ids}")
@@ -479,7 +501,7 @@ def check_cluster(http: "Endpoint", idle_ms: int = IDLE_MS) -> Iterator[CheckRes
     """The cluster of the broker that runs here."""
     from moldau.cli.checkup.findings import judge
     from moldau.cli.checkup.gather import GivenAddresses, find_cluster, gather
-    from moldau.client.errors import RejectedError, TimedOutError, UnreachableError
+    from moldau.client.errors import RejectedError
 
     try:
         topology, _, _ = find_cluster(GivenAddresses(http=(str(_reachable(http)),)))
@@ -488,8 +510,7 @@ def check_cluster(http: "Endpoint", idle_ms: int = IDLE_MS) -> Iterator[CheckRes
         return
     except MoldauError as error:
         detail = f"the broker does not respond over HTTP ({error})"
-        has_no_response = isinstance(error, UnreachableError | TimedOutError)
-        hint = "was it started with another http.addr?" if has_no_response else error.hint
+        hint = "was it started with another http.addr?" if _is_lost(error) else error.hint
         yield warning("cluster", detail, hint)
         return
     yield from judge(gather(topology, idle_ms=idle_ms))
@@ -502,7 +523,7 @@ def check_open_files(connections_max: int) -> CheckResult:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections_max + _OTHER_FILES
+    needed = connections_max + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < needed:
         return warning(
             "open files",

@@ -14,6 +14,7 @@ from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import Integer, plain_brokers_option, timeout_option, yes_option
 from moldau.cli.output import confirm, counted, format_bytes, progress_bar, say
 from moldau.cli.partition_plan import FileMove, PlanFile, read_plan
+from moldau.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.client.wire.partition_admin import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         Part,
         PartitionAdmin,
         PartitionMove,
+        PartitionRefusal,
     )
 
 _POLL_SECONDS = 0.3
@@ -63,7 +65,7 @@ def apply(path: Path, batch: int, dry_run: bool, timeout: float, yes: bool, brok
         if done:
             say(f"{done} of {counted(len(plan.moves), 'move')} already done")
         if not due:
-            say("nothing to move")
+            say("nothing to move" if plan.moves else "nothing to do: the plan has no moves")
             return
         total = sum(move.bytes for move in due)
         if dry_run:
@@ -75,8 +77,21 @@ def apply(path: Path, batch: int, dry_run: bool, timeout: float, yes: bool, brok
         except KeyboardInterrupt:
             say(f"moves that were started go on in the background; {_AGAIN}")
             raise
-        admin.elect([(move.topic, move.partition) for move in due])
+        _, refused = admin.elect([(move.topic, move.partition) for move in due])
         say(f"moved {counted(len(due), 'partition')}")
+        _say_not_elected(refused)
+
+
+def _say_not_elected(refused: "Sequence[PartitionRefusal]") -> None:
+    """No failure of the plan: the cluster elects preferred leaders by itself, minutes later."""
+    found = [one for one in refused if one.code != ErrorCode.ELECTION_NOT_NEEDED]
+    if not found:
+        return
+    for one in found[:_DIFFERENCES_MAX]:
+        say(f"not led by its preferred leader yet: {one}")
+    if len(found) > _DIFFERENCES_MAX:
+        say(f"… and {counted(len(found) - _DIFFERENCES_MAX, 'more partition')}")
+    say("the cluster does this itself within minutes; sooner: moldau partition elect-leaders")
 
 
 def due_moves(

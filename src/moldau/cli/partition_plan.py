@@ -167,17 +167,17 @@ def plan(
     document = {**msgspec.to_builtins(made), "bytes": total, "brokers": rows}
     if not emit_document(document, output, name="cluster_id"):
         _show(made.moves, rows)
-    if not moves:
-        say("nothing to move: the cluster is balanced")
-        return
     data = sum(bool(one.added) for one in moves)
     say(
         f"{counted(data, 'partition')} would move data, {format_bytes(total)} in all; "
         f"{counted(len(moves) - data, 'partition')} would only change the preferred leader"
+        if moves
+        else "nothing to move: the cluster is balanced"
     )
     if path is not None:
+        # Also without moves: an older plan in this file must not be carried out.
         write_plan(path, made)
-        say(f"wrote {path}; carry it out: moldau partition apply {path}")
+        say(f"wrote {path}" + f"; carry it out: moldau partition apply {path}" * bool(moves))
 
 
 def _show(moves: Sequence[FileMove], rows: Sequence[dict[str, Any]]) -> None:

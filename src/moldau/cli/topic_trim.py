@@ -83,18 +83,24 @@ def trim(
     ]
     due = {(topic, row["partition"]): row["new_start"] for row in rows if row["deleted"]}
     total = sum(row["deleted"] for row in rows)
-    unread = _unread(admin, ranges, due) if due else []
+    unread, unchecked = _unread(admin, ranges, due) if due else ([], 0)
     document = {
         "topic": topic,
         "deleted": total,
         "partitions": rows,
         "unread": unread,
+        "groups_unchecked": unchecked,
         "dry_run": dry_run,
     }
     if not emit_document(document, output, name="topic"):
         emit_table(rows)
         for row in unread:
             say(f"group {row['group']} has not read {row['messages']} of them")
+    if unchecked:
+        say(
+            f"{counted(unchecked, 'group')} not checked (only the first {_GROUPS_MAX} are): "
+            f"they may not have read the messages; check them: moldau group lag GROUP"
+        )
     if not due:
         say("nothing to delete: no partition has messages before that")
     elif dry_run:
@@ -135,10 +141,12 @@ def _parts(admin: "Admin", topic: str, numbers: Sequence[int]) -> list[Part]:
 
 def _unread(
     admin: "Admin", ranges: Mapping[Part, tuple[int, int]], due: Mapping[Part, int]
-) -> list[dict[str, Any]]:
-    """Groups with committed offsets before the new start, and how many messages they miss."""
+) -> tuple[list[dict[str, Any]], int]:
+    """Groups with committed offsets before the new start, and how many messages they miss; and
+    how many groups were not looked at."""
     found = []
-    for group in admin.groups()[:_GROUPS_MAX]:
+    groups = admin.groups()
+    for group in groups[:_GROUPS_MAX]:
         missed = sum(
             due[part] - max(lag.committed_offset, ranges[part][0])
             for lag in admin.group(group.name).lags
@@ -147,4 +155,4 @@ def _unread(
         )
         if missed:
             found.append({"group": group.name, "messages": missed})
-    return found
+    return found, max(0, len(groups) - _GROUPS_MAX)

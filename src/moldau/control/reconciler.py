@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _STEP_SECONDS = 0.2
 _IN_SYNC_SECONDS = 1.0
+_TAKEN_OVER_SECONDS = 0.1
+_TAKEN_OVER_ROUNDS = 5
+"""After so many, the next announcement of all partitions is near."""
 _BALANCE_SECONDS = 5.0
 _MOVES_MAX = 8
 """Limit of concurrent reassignments for draining brokers."""
@@ -69,6 +72,8 @@ class Reconciler:
         """Partitions under reassignment, computed once per image."""
         self._nothing_due: tuple[Image, tuple[BrokerId, ...]] = (EMPTY_IMAGE, ())
         """With this image and these members of the metadata group, no command is due."""
+        self._taken_over: dict[Replica, int] = {}
+        """New leaders that do not have all voters in sync yet, and the rounds left."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,6 +81,7 @@ class Reconciler:
             tasks.create_task(self._repeat(_STEP_SECONDS, self._step_metadata))
             tasks.create_task(self._repeat(_STEP_SECONDS, self._step_partitions))
             tasks.create_task(self._repeat(_IN_SYNC_SECONDS, self._announce_in_sync))
+            tasks.create_task(self._repeat(_TAKEN_OVER_SECONDS, self._announce_taken_over))
             tasks.create_task(self._repeat(_BALANCE_SECONDS, self._balance))
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -146,6 +152,7 @@ class Reconciler:
 
     def took_over(self, replica: Replica) -> None:
         """The replica became leader: an earlier leader may have left a voter half repaired."""
+        self._taken_over[replica] = _TAKEN_OVER_ROUNDS
         topic = self._metadata.image.topic_by_id(replica.topic_id)
         if topic is not None and replica.partition.partition < len(topic.partitions):
             wanted = topic.partitions[replica.partition.partition].desired
@@ -274,6 +281,21 @@ class Reconciler:
                 self.announce(hosted.replica)
             if number % 100 == 99:
                 await asyncio.sleep(0)
+
+    async def _announce_taken_over(self) -> None:
+        """A leader is ready with a majority, and the other voters respond some milliseconds later.
+        Announced a second later, each election would look as if replicas were behind."""
+        for replica, rounds in list(self._taken_over.items()):
+            if replica.is_ready:
+                self.announce(replica)
+            if (
+                rounds == 1
+                or not replica.is_ready
+                or len(replica.in_sync(LAG_MS_MAX)) >= len(replica.members.voters)
+            ):
+                del self._taken_over[replica]
+            else:
+                self._taken_over[replica] = rounds - 1
 
     async def _balance(self) -> None:
         image = self._metadata.image

@@ -11,6 +11,12 @@ import msgspec
 UNKNOWN: Final = -1
 """A number that the system does not give."""
 
+IDLE_MS: Final = 10 * 60 * 1000
+"""Messages that wait for longer, without a commit, are those of a stuck group, by default."""
+
+FILES_BESIDE_CONNECTIONS: Final = 512
+"""File descriptors that a broker needs in addition to those of its connections."""
+
 
 class CertificateExpiry(msgspec.Struct, frozen=True, kw_only=True):
     """A certificate of a listener."""

@@ -198,9 +198,13 @@ class TopologyPartition(msgspec.Struct, frozen=True, kw_only=True):
     removing: tuple[int, ...] = ()
 
     @property
+    def missing(self) -> list[int]:
+        """Replicas that are not in sync; those that a reassignment adds do not count."""
+        return sorted({*self.replicas} - {*self.in_sync, *self.adding})
+
+    @property
     def is_under_replicated(self) -> bool:
-        """A replica is not in sync; replicas that a reassignment adds do not count."""
-        return not set(self.replicas) <= {*self.in_sync, *self.adding}
+        return bool(self.missing)
 
 
 class TopologyTopic(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 import time
+from types import TracebackType
 from typing import Final
 
 from moldau.model.log_levels import LogLevels, component_of, set_loggers
@@ -15,6 +16,7 @@ RESERVED_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"messa
 _DEPTH_MAX: Final = 4
 """Of values in fields. What is nested more deeply is written as text."""
 
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 TEXT_LINE: Final = "%(asctime)s %(levelname)-7s %(component)s: %(message)s"
 
 
@@ -70,8 +72,8 @@ def _json_value(value: object, depth: int) -> object:
 
 
 class TextFormatter(logging.Formatter):
-    """One line per message, and a traceback after it. Clients choose names and reasons that are
-    logged: none of them can look like another line, or move the cursor of a terminal.
+    """One line per message, and a traceback after it, indented. Clients choose names and reasons
+    that are logged: none of them can look like another line, or move the cursor of a terminal.
 
     The event, if there is one, is in brackets at the end.
     """
@@ -84,11 +86,25 @@ class TextFormatter(logging.Formatter):
         return _utc(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        if not record.message.isprintable():
-            record.message = "".join(map(_escaped, record.message))
+        record.message = _printable(record.message)
         event = record.__dict__.get("event")
         line = super().formatMessage(record)
         return line if event is None else f"{line} [{event}]"
+
+    def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        return _indented(super().formatStack(stack_info))
+
+
+def _indented(text: str) -> str:
+    """The text of an error may have line ends, too."""
+    return "\n".join(f"  {_printable(line)}" for line in text.split("\n"))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
 def _escaped(character: str) -> str:

@@ -176,6 +176,12 @@ PROBLEMS: dict[str, tuple[ClusterFacts, CheckStatus, str, str]] = {
         "the replicas of broker 2 are not in sync in 1 partition: orders:0",
         "moldau broker status 2",
     ),
+    "replicas of a dead broker": (
+        three(broker(1, alive=False, report=None), parts=(part(0, 2, 2, 1, in_sync=(2,)),)),
+        TROUBLE,
+        "the replicas of broker 1 are not in sync in 1 partition: orders:0",
+        "start broker 1, and wait: moldau cluster status",
+    ),
     "one replica": (
         three(parts=(part(0, 1, 1),)),
         WARNING,

@@ -1,7 +1,6 @@
 """Polling a cluster whose brokers come and go, against stand-ins that answer over HTTP."""
 
 import threading
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
@@ -9,7 +8,7 @@ import pytest
 
 from moldau.cli.errors import CommandError
 from moldau.cli.top.compute import compute
-from moldau.cli.top.poller import Poller, in_parallel
+from moldau.cli.top.poller import Poller
 from moldau.client.errors import UnreachableError
 from moldau.client.security import PLAIN_TEXT
 from moldau.model.topology import Endpoint, Topology, TopologyBroker
@@ -156,11 +155,3 @@ def test_without_any_broker_or_with_two_clusters_it_does_not_start(brokers, nobo
     brokers[1].topology = topology(brokers, answered_by=2, cluster_id="D")
     with pytest.raises(CommandError, match="belong to 2 clusters"):
         Poller([str(each.http) for each in brokers], PLAIN_TEXT).start()
-
-
-def test_calls_in_parallel_keep_their_order_and_raise():
-    calls = {number: partial(pow, number, 2) for number in range(100)}
-    assert in_parallel(calls) == {number: number**2 for number in range(100)}
-    assert in_parallel({}) == {}
-    with pytest.raises(ZeroDivisionError):
-        in_parallel({1: lambda: 1 / 0})

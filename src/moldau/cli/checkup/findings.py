@@ -12,6 +12,8 @@ from moldau.cli.check_result import CheckResult, ok, trouble, warning
 from moldau.cli.checkup.facts import BrokerFacts, ClusterFacts
 from moldau.cli.cluster.topology import headline, single_copies
 from moldau.cli.output import counted, format_bytes
+from moldau.model.broker_report import FILES_BESIDE_CONNECTIONS
+from moldau.model.topology import NO_BROKER
 
 if TYPE_CHECKING:
     from moldau.model.broker_report import BrokerReport
@@ -24,8 +26,6 @@ _LEADERS_OFF_PERCENT: Final = 10
 _LEADERS_OFF_MIN: Final = 2
 _SPREAD_MIN: Final = 2
 _SPREAD_PERCENT: Final = 25
-_OTHER_FILES: Final = 512
-"""File descriptors that a broker needs in addition to those of its connections."""
 _FILES_USED_PERCENT: Final = 80
 _DAY_S: Final = 86_400
 _EXPIRES_SOON_S: Final = 30 * _DAY_S
@@ -155,11 +155,11 @@ def _partitions(facts: ClusterFacts) -> Iterator[CheckResult]:
     for topic in topology.topics:
         for part in topic.partitions:
             name = f"{topic.name}:{part.partition}"
-            if part.leader < 0:
+            if part.leader == NO_BROKER:
                 leaderless.append(name)
-            elif part.is_under_replicated:
-                for number in sorted({*part.replicas} - {*part.in_sync, *part.adding}):
-                    behind.setdefault(number, []).append(name)
+                continue
+            for number in part.missing:
+                behind.setdefault(number, []).append(name)
     if leaderless:
         down = f"start {_named([f'broker {one}' for one in sorted(dead)])}" if dead else ""
         yield trouble(
@@ -300,7 +300,7 @@ def _disks(facts: ClusterFacts) -> Iterator[CheckResult]:
 def _files(facts: ClusterFacts) -> Iterator[CheckResult]:
     for name, report in _reports(facts):
         most, used = report.open_files_max, report.open_files
-        needed = report.connections_max + _OTHER_FILES
+        needed = report.connections_max + FILES_BESIDE_CONNECTIONS
         mend = f"LimitNOFILE={needed} in its systemd unit, or ulimit -n {needed}, and restart it"
         if most < 0:
             yield ok("open files", f"{name}: not limited")

@@ -5,9 +5,9 @@ Each broker is called at all four of its addresses: Kafka, gRPC, HTTP and Raft. 
 
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from moldau.cli.checkup.facts import (
@@ -19,6 +19,7 @@ from moldau.cli.checkup.facts import (
 )
 from moldau.cli.cluster.health import BrokerLogins, kafka_fault
 from moldau.cli.connection.current import current_security, security_at
+from moldau.cli.in_parallel import in_parallel
 from moldau.client.errors import ClientError, NotFoundError, TimedOutError, UnreachableError
 from moldau.client.retry import connect_failure
 from moldau.model.errors import MoldauError
@@ -33,7 +34,6 @@ T = TypeVar("T")
 
 FIND_SECONDS_MAX: Final = 1.0
 CALL_SECONDS_MAX: Final = 1.5
-_THREADS_MAX: Final = 32
 _GROUPS_MAX: Final = 50
 _SETTINGS_FRAME: Final = b"\x04"
 _HTTP2_SETTINGS: Final = b"\0\0\0" + _SETTINGS_FRAME + b"\0\0\0\0\0"
@@ -56,24 +56,27 @@ def find_cluster(
     Raises MoldauError if no address responds.
     """
     # Here, since click's context is that of one thread.
-    kafka = [(address, current_security()) for address in given.kafka.split(",") if address]
+    kafka = {address: current_security() for address in given.kafka.split(",") if address}
     named: dict[str, str] = {}
     failures: dict[str, MoldauError] = {}
-    for (address, _), found in zip(kafka, _at_once(_http_address, kafka), strict=True):
+    for address, found in _at_once(_http_address, kafka):
         if isinstance(found, MoldauError):
             failures[address] = found
         else:
             named[found] = address
     asked = {address: security_at(address) for address in (*given.http, *named)}
     topologies: list[tuple[str, Topology]] = []
-    for address, answer in zip(asked, _at_once(_topology, asked.items()), strict=True):
+    for address, answer in _at_once(_topology, asked):
         name = address if address in given.http else named[address]
         if isinstance(answer, MoldauError):
             failures[name] = answer
         else:
             topologies.append((name, answer))
     if not topologies:
-        raise next(iter(failures.values()))
+        # The words of one that responds, as by a rejection, say most.
+        raise min(
+            failures.values(), key=lambda one: isinstance(one, UnreachableError | TimedOutError)
+        )
     first = topologies[0][1].cluster_id
     others = {name: one.cluster_id for name, one in topologies if one.cluster_id != first}
     own = [one for _, one in topologies if one.cluster_id == first]
@@ -82,10 +85,10 @@ def find_cluster(
 
 
 def _at_once(
-    call: "Callable[[str, Security], T]", asked: "Collection[tuple[str, Security]]"
-) -> list[T]:
-    with ThreadPoolExecutor(_workers(len(asked))) as threads:
-        return list(threads.map(lambda one: call(*one), asked))
+    call: "Callable[[str, Security], T]", asked: "Mapping[str, Security]"
+) -> "Iterable[tuple[str, T]]":
+    calls = {address: partial(call, address, security) for address, security in asked.items()}
+    return in_parallel(calls).items()
 
 
 def _topology(address: str, security: "Security") -> "Topology | MoldauError":
@@ -129,22 +132,19 @@ def gather(
 ) -> ClusterFacts:
     """Ask every live broker; a dead one is only tried at its addresses."""
     logins = {one.id: BrokerLogins.of(one) for one in topology.brokers}
-    with ThreadPoolExecutor(_workers(5 * len(topology.brokers))) as threads:
-        asked = [
-            (
-                threads.submit(_over_http, broker, logins[broker.id], idle_ms),
-                [
-                    threads.submit(_kafka, broker, topology.cluster_id, logins[broker.id]),
-                    threads.submit(_grpc, broker, logins[broker.id]),
-                    threads.submit(_raft, broker),
-                ],
-            )
-            for broker in topology.brokers
-        ]
-        facts = tuple(
-            _with_faults(over_http.result(), [one.result() for one in others])
-            for over_http, others in asked
-        )
+    calls: dict[tuple[int, str], Callable[[], BrokerFacts | PortFault | None]] = {}
+    for broker in topology.brokers:
+        login = logins[broker.id]
+        calls[broker.id, "http"] = partial(_over_http, broker, login, idle_ms)
+        calls[broker.id, "kafka"] = partial(_kafka, broker, topology.cluster_id, login)
+        calls[broker.id, "grpc"] = partial(_grpc, broker, login)
+        calls[broker.id, "raft"] = partial(_raft, broker)
+    found = in_parallel(calls)
+    facts = tuple(
+        _with_faults(one, [found[number, port] for port in ("kafka", "grpc", "raft")])
+        for (number, _), one in found.items()
+        if isinstance(one, BrokerFacts)
+    )
     groups, unchecked = _groups_of(facts)
     return ClusterFacts(
         topology=topology,
@@ -157,12 +157,9 @@ def gather(
     )
 
 
-def _workers(jobs: int) -> int:
-    return min(_THREADS_MAX, max(1, jobs))
-
-
-def _with_faults(facts: BrokerFacts, faults: "Sequence[PortFault | None]") -> BrokerFacts:
-    return replace(facts, faults=(*facts.faults, *(one for one in faults if one is not None)))
+def _with_faults(facts: BrokerFacts, others: "Iterable[object]") -> BrokerFacts:
+    faults = [one for one in others if isinstance(one, PortFault)]
+    return replace(facts, faults=(*facts.faults, *faults))
 
 
 def _over_http(broker: "TopologyBroker", logins: BrokerLogins, idle_ms: int) -> BrokerFacts:

@@ -5,12 +5,13 @@ does not respond, or one of another cluster, is what it is asked for.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.cli.cluster.problems import Problem
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.errors import CommandError, ExitCode
+from moldau.cli.in_parallel import in_parallel
 from moldau.cli.output import with_options
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from moldau.model.topology import Topology
 
 _SECONDS_MAX: Final = 3.0
-_AT_ONCE: Final = 16
 
 
 class Answers(NamedTuple):
@@ -49,8 +49,7 @@ def ask_all(addresses: Sequence[str]) -> Answers:
         each: cluster_client([each], call_seconds_max=_SECONDS_MAX)
         for each in dict.fromkeys(addresses)
     }
-    with ThreadPoolExecutor(min(_AT_ONCE, len(clients))) as threads:
-        found = dict(zip(clients, threads.map(_topology, clients.values()), strict=True))
+    found = in_parallel({each: partial(_topology, client) for each, client in clients.items()})
     known: dict[str, Topology] = {}
     failures: dict[str, ClientError] = {}
     for address, answer in found.items():

@@ -5,11 +5,12 @@ that its advertised address is wrong, so each broker is called itself.
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.cli.cluster.problems import Problem
 from moldau.cli.connection.current import current_security, security_at
+from moldau.cli.in_parallel import in_parallel
 from moldau.client.errors import TimedOutError, UnreachableError
 from moldau.model.errors import MoldauError
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from moldau.model.topology import Endpoint, Topology, TopologyBroker
 
 _SECONDS_MAX: Final = 3.0
-_BROKERS_AT_ONCE: Final = 16
 _DOCTOR: Final = "moldau doctor --config FILE"
 
 
@@ -26,13 +26,8 @@ def broker_problems(topology: "Topology", *, only: int | None = None) -> list[Pr
     """Problems that live brokers (or `only` one) report, and brokers that do not respond."""
     alive = [b for b in topology.brokers if b.alive and (only is None or b.id == only)]
     # Here, since click's context is that of one thread.
-    logins = {b.id: BrokerLogins.of(b) for b in alive}
-    with ThreadPoolExecutor(min(_BROKERS_AT_ONCE, max(1, len(alive)))) as threads:
-        found = threads.map(
-            lambda broker: list(_problems_of(broker, topology.cluster_id, logins[broker.id])),
-            alive,
-        )
-        return [line for lines in found for line in lines]
+    calls = {b.id: partial(_problems_of, b, topology.cluster_id, BrokerLogins.of(b)) for b in alive}
+    return [line for lines in in_parallel(calls).values() for line in lines]
 
 
 class BrokerLogins(NamedTuple):
@@ -52,14 +47,14 @@ class BrokerLogins(NamedTuple):
         )
 
 
-def _problems_of(
-    broker: "TopologyBroker", cluster_id: str, logins: BrokerLogins
-) -> Iterable[Problem]:
+def _problems_of(broker: "TopologyBroker", cluster_id: str, logins: BrokerLogins) -> list[Problem]:
+    found: list[Problem] = []
     if broker.http is not None:
-        yield from _not_ready(broker, broker.http, logins.http)
+        found += _not_ready(broker, broker.http, logins.http)
     if kafka := kafka_fault(broker, cluster_id, logins):
         remedy = f"check it: moldau doctor -b {broker.kafka} · else mend kafka.advertised there"
-        yield Problem(f"broker {broker.id}: {kafka}", remedy)
+        found.append(Problem(f"broker {broker.id}: {kafka}", remedy))
+    return found
 
 
 def kafka_fault(

@@ -4,9 +4,10 @@ from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moldau.cli.output import counted, say
+from moldau.model.topology import NO_BROKER
 
 if TYPE_CHECKING:
-    from moldau.model.topology import Topology, TopologyPartition
+    from moldau.model.topology import Topology
 
 _BROKERS_MAX = 5
 
@@ -67,7 +68,7 @@ def _without_leader(topology: "Topology", down: Sequence[int]) -> Iterable[Probl
         (topic.name, part)
         for topic in topology.topics
         for part in topic.partitions
-        if part.leader < 0
+        if part.leader == NO_BROKER
     ]
     missing = sorted({number for _, part in lost for number in part.replicas} & set(down))
     yield Problem(
@@ -86,8 +87,7 @@ def _under_replicated(topology: "Topology", down: Sequence[int]) -> Iterable[Pro
             number
             for topic in topology.topics
             for part in topic.partitions
-            if part.is_under_replicated
-            for number in _missing(part)
+            for number in part.missing
         }
     )
     slow = [number for number in late if number not in down]
@@ -97,10 +97,6 @@ def _under_replicated(topology: "Topology", down: Sequence[int]) -> Iterable[Pro
         if slow
         else f"start {_named(late)}, and wait until in sync: moldau broker status {late[0]}",
     )
-
-
-def _missing(part: "TopologyPartition") -> set[int]:
-    return set(part.replicas) - {*part.in_sync, *part.adding}
 
 
 def _named(numbers: Sequence[int]) -> str:

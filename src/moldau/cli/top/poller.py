@@ -4,12 +4,12 @@ A broker that does not respond costs the others nothing: each is asked by a thre
 a deadline, and its last scrape is forgotten, so that no rate spans its absence.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from moldau.cli.cluster.every_address import check_one_cluster
+from moldau.cli.in_parallel import in_parallel
 from moldau.cli.top.scrapes import Scrape, Span
 from moldau.model.errors import MoldauError
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 CALL_SECONDS_MAX: Final = 2.0
 """A broker that is alive responds within milliseconds."""
-_AT_ONCE: Final = 32
 
-K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -192,42 +190,3 @@ def _caught(call: Callable[[], T]) -> T | MoldauError:
         return call()
     except MoldauError as error:
         return error
-
-
-def in_parallel(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
-    """The results of the calls, in their order.
-
-    The threads do not keep the process from exiting, as those of an executor would.
-    """
-    found: dict[K, T] = {}
-    left = iter(list(calls.items()))
-    lock = threading.Lock()
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        while True:
-            with lock:
-                taken = next(left, None)
-            if taken is None:
-                return
-            key, call = taken
-            try:
-                # Keys are distinct: no two threads write one entry.
-                found[key] = call()
-            except BaseException as error:
-                failures.append(error)
-                return
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(calls)))]
-    _join(threads)
-    if failures:
-        raise failures[0]
-    return {key: found[key] for key in calls}
-
-
-def _join(threads: Iterable[threading.Thread]) -> None:
-    started = list(threads)
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()

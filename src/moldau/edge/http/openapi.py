@@ -19,7 +19,7 @@ from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
-from moldau.edge.http.report import IDLE_MS, IDLE_MS_MAX
+from moldau.edge.http.report import IDLE_MS_MAX
 from moldau.edge.http.resources import (
     BrokerList,
     BrokerShown,
@@ -43,7 +43,7 @@ from moldau.model.backup import (
     RestoredTo,
     StartToRestore,
 )
-from moldau.model.broker_report import BrokerReport
+from moldau.model.broker_report import IDLE_MS, BrokerReport
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,

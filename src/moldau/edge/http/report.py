@@ -18,6 +18,7 @@ from moldau.edge.http.query_parameters import read_int
 from moldau.edge.http.responses import check_query, respond
 from moldau.edge.http.visits import session_of
 from moldau.model.broker_report import (
+    IDLE_MS,
     BrokerReport,
     CertificateExpiry,
     IdleGroup,
@@ -27,7 +28,6 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.model.topology import FEATURE_LEVEL_MAX
 
-IDLE_MS: Final = 10 * 60 * 1000
 IDLE_MS_MAX: Final = 365 * 24 * 60 * 60 * 1000
 _GROUPS_MAX: Final = 1000
 _GROUPS_SHOWN_MAX: Final = 100
