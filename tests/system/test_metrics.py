@@ -84,6 +84,7 @@ def expect_of_the_cluster() -> None:
     expect("moldau_cluster_topics", each(6, 20))
     expect("moldau_cluster_partitions", each(10, 200))
     for name in (
+        "metrics_failures_total",
         "cluster_partitions_leaderless",
         "cluster_partitions_under_replicated",
         "partitions_offline",

@@ -12,7 +12,7 @@ from scrape import Scrape
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import TopicTraffic, Traffic
-from moldau.edge.http.metrics import limits
+from moldau.edge.http.metrics import Collector, limits
 from moldau.edge.http.metrics.cluster import partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
@@ -213,3 +213,18 @@ async def test_groups_are_left_out_while_their_coordinator_loads():
     groups = FakeGroups({"g": {("t", 0): 1}})
     groups.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await groups_told(groups)).values == {}
+
+
+async def test_a_section_that_fails_is_left_out_and_counted(caplog):
+    collector = Collector(SimpleNamespace(), lambda: None)
+    view = fake_broker(FakePartitions([hosted("t", 0, watermark=10)]))
+    for failures in (1, 2):
+        caplog.clear()
+        told = Scrape(await collector.text(view, has_detail=False))
+        # Of this broker there are only its replicas and its process.
+        assert told.get("moldau_partitions_led") == 1
+        assert told.get("process_open_fds") > 0
+        assert told.get("moldau_disk_free_bytes") is None
+        assert len(caplog.records) > 5
+        assert told.get("moldau_metrics_failures_total") == failures * len(caplog.records)
+        assert all(record.exc_info for record in caplog.records)

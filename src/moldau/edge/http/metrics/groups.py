@@ -63,12 +63,14 @@ class _Lags:
         series = self._records.samples
         self._history.begin(_LOOKUPS_MAX)
         left_out = 0
-        for number, group in enumerate(listed):
-            if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
-                left_out = len(listed) - number
-                break
-            await self._add(group.group_id)
-        self._history.end()
+        try:
+            for number, group in enumerate(listed):
+                if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
+                    left_out = len(listed) - number
+                    break
+                await self._add(group.group_id)
+        finally:
+            self._history.end()
         return left_out
 
     async def _add(self, group: str) -> None:

@@ -52,6 +52,11 @@ SECTIONS: Final = (
                 "Always 1; version and broker id are labels.",
                 *("version", "broker"),
             ),
+            _counter(
+                "moldau_metrics_failures_total",
+                "Parts of this page that are missing for an internal error, since the start; the "
+                "broker's log has them.",
+            ),
             _gauge("moldau_ready", "1 if the broker is ready to serve clients."),
             _gauge("moldau_controller", "1 if this broker is the controller."),
             _gauge("moldau_metadata_version", "Version of the metadata on this broker."),
