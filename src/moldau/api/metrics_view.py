@@ -90,9 +90,6 @@ class MetricsView:
     def fetch_wait_seconds(self) -> Histogram:
         return self._broker.fetch.wait_seconds
 
-    def load_queues(self) -> None:
-        self._broker.queues.load_for_metrics()
-
     def queue_backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
         return self._broker.queues.backlogs()
 

@@ -365,7 +365,9 @@ SECTIONS: Final = (
         ),
         "On the leaders of the partitions. `state` is `ready` (with all that no worker came to, "
         "also delayed ones), `leased`, `delayed`, or `dead` (to be moved to the dead-letter "
-        "topic); `outcome` is `ack`, `nack` or `expired`.",
+        "topic); `outcome` is `ack`, `nack` or `expired`. A scrape loads no queue: one that no "
+        "worker, `queue stats` or `queue peek` used since its leader changed or restarted has no "
+        "`moldau_queue_messages`; one that was used and unloaded keeps counting what is written.",
     ),
     Section(
         "Transactions",

@@ -15,11 +15,12 @@ from moldau.model.histogram import Histogram, total
 from moldau.model.prometheus_text import MetricFamily
 
 
-def queue_families(view: MetricsView) -> Iterator[MetricFamily]:
-    view.load_queues()
+async def queue_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
     states: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for group, topic, backlog in view.queue_backlogs():
+    for number, (group, topic, backlog) in enumerate(view.queue_backlogs(), 1):
         states[group, topic].update(backlog._asdict())
+        if number % limits.ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)
     messages = family("moldau_queue_messages")
     for (group, topic), counts in islice(sorted(states.items()), limits.QUEUES_MAX):
         for state in ("ready", "leased", "delayed", "dead"):
@@ -40,7 +41,8 @@ def queue_families(view: MetricsView) -> Iterator[MetricFamily]:
         settled.add(numbers.expired, {**labels, "outcome": "expired"})
         dead.add(numbers.dead_letters, labels)
         durations[group].append(numbers.settle_seconds)
-    yield from (delivered, again, settled, dead)
+    for one in (delivered, again, settled, dead):
+        yield one
     settle = family("moldau_queue_settle_seconds")
     for group, parts in durations.items():
         settle.add_durations(total(parts), {"group": group})
