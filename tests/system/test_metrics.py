@@ -78,6 +78,7 @@ def expect_of_the_cluster() -> None:
     expect("moldau_build_info", exactly(3))
     expect("moldau_ready", exactly(3))
     expect("moldau_controller", exactly(1))
+    expect("moldau_controller_known", exactly(3))
     expect("moldau_metadata_version", each(5, 10_000))
     expect("moldau_cluster_brokers", exactly(9))
     expect("moldau_cluster_brokers_alive", exactly(9))

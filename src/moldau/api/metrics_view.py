@@ -55,6 +55,10 @@ class MetricsView:
         return self._broker.cluster.controller_id
 
     @property
+    def is_controller_known(self) -> bool:
+        return self._broker.cluster.is_controller_known
+
+    @property
     def is_ready(self) -> bool:
         return not self._broker.cluster.health()
 

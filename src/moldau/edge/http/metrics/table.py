@@ -59,6 +59,10 @@ SECTIONS: Final = (
             ),
             _gauge("moldau_ready", "1 if the broker is ready to serve clients."),
             _gauge("moldau_controller", "1 if this broker is the controller."),
+            _gauge(
+                "moldau_controller_known",
+                "1 if this broker is the controller, or heard from it within the last seconds.",
+            ),
             _gauge("moldau_metadata_version", "Version of the metadata on this broker."),
             _gauge("moldau_cluster_brokers", "Registered brokers."),
             _gauge("moldau_cluster_brokers_alive", "Brokers alive, this one included."),
@@ -71,7 +75,7 @@ SECTIONS: Final = (
             ),
         ),
         "`moldau_cluster_…` is the whole cluster as this broker sees it: do not add it up over "
-        "brokers, take the maximum.",
+        "brokers, take the median: one that is cut off sees no leaders.",
     ),
     Section(
         "Partitions and topics",
