@@ -259,7 +259,8 @@ async def test_a_broker_is_cut_off_when_no_peer_leads_although_all_are_alive() -
 
 async def test_a_controller_that_is_not_heard_of_is_not_known() -> None:
     world = World()
-    for leader, is_recent, is_known in ((TWO, True, True), (TWO, False, False), (NO_LEADER_ID, True, False)):
+    cases = [(TWO, True, True), (TWO, False, False), (NO_LEADER_ID, True, False)]
+    for leader, is_recent, is_known in cases:
         world.leader, world.has_recent_leader = leader, is_recent
         assert world.service.is_controller_known == is_known
 

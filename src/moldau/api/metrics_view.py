@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from moldau.api.broker import Broker
+from moldau.api.cluster_queries import PartitionExtent
 from moldau.api.local_replicas import LocalReplicas
 from moldau.data.traffic import Traffic
 from moldau.groups.results import FetchOffsetsResult, ListedGroup
@@ -12,7 +13,7 @@ from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
 from moldau.model.histogram import Histogram
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, TopicPartition
 from moldau.queues.queue_counts import Backlog, QueueCounts
 from moldau.transactions.results import ListedTransaction
 from moldau.transactions.totals import OpenTransactions
@@ -83,6 +84,11 @@ class MetricsView:
 
     def known_offsets(self, group_id: str) -> FetchOffsetsResult:
         return self._broker.groups.known_offsets(group_id)
+
+    async def extents(
+        self, wanted: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, PartitionExtent]:
+        return await self._broker.queries.extents(wanted)
 
     def list_transactions(self) -> tuple[ErrorCode, list[ListedTransaction]]:
         return self._broker.transactions.list_transactions((), (), -1)

@@ -1,5 +1,6 @@
 """What the collectors add up over fakes, and that names from clients do not make it endless."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ from login_world import StillClock
 from open_sessions import broker_with
 from scrape import Scrape
 
+from moldau.api.cluster_queries import PartitionExtent
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import TopicTraffic, Traffic
@@ -16,6 +18,7 @@ from moldau.edge.http.metrics import Collector, limits
 from moldau.edge.http.metrics.cluster import partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.replication import lag_families
 from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
@@ -71,10 +74,16 @@ class FakePartitions(list[Any], Fake):
         return None
 
 
-def fake_broker(there: FakePartitions, groups: object = None) -> Any:
+class NoAnswers:
+    async def extents(self, wanted):
+        return {}
+
+
+def fake_broker(there: FakePartitions, groups: object = None, queries: object = None) -> Any:
     return MetricsView(
         broker_with(
             groups=groups,
+            queries=queries or NoAnswers(),
             replicas=LocalReplicas(there),
             image=SimpleNamespace(topics={}),
             clock=StillClock(),
@@ -170,7 +179,7 @@ class FakeGroups:
 async def groups_told(groups: FakeGroups, *, has_detail: bool = False) -> Scrape:
     there = FakePartitions([hosted("t", 0, watermark=10), hosted("t", 1, watermark=20)])
     view = fake_broker(there, groups)
-    return await told_by(group_families(view, LagHistory(), has_detail=has_detail))
+    return await told_by(group_families(view, LagHistory(), LeaderEnds(), has_detail=has_detail))
 
 
 async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
@@ -181,6 +190,34 @@ async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
     assert told.get("moldau_group_lag_seconds", group="g", topic="t") == 5
     assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="t") == 1
     assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="u") == 1
+
+
+async def test_leaders_elsewhere_are_asked_for_the_next_scrape(monkeypatch):
+    monkeypatch.setattr(limits, "REMOTE_PARTITIONS_MAX", 2)
+    groups = FakeGroups({"g": {("t", 0): 4, ("u", 0): 5, ("u", 1): 9, ("u", 2): 1}})
+    history, ends, asked = LagHistory(), LeaderEnds(), []
+
+    class Queries:
+        async def extents(self, wanted):
+            asked.append(set(wanted))
+            return {one: PartitionExtent(0, 12, 100) for one in wanted if one.partition == 0}
+
+    there = FakePartitions([hosted("t", 0, watermark=10)])
+    view = fake_broker(there, groups, queries=Queries())
+    lags, unknown = [], []
+    for _ in range(2):
+        told = await told_by(group_families(view, history, ends))
+        lags.append(told.get("moldau_group_lag", group="g", topic="u"))
+        unknown.append(told.get("moldau_group_lag_unknown_partitions", group="g", topic="u"))
+        assert told.get("moldau_group_lag", group="g", topic="t") == 6
+        await asyncio.sleep(0)
+    # One leader does not respond, and one is not asked: there would be too many.
+    assert lags == [0, 7]
+    assert unknown == [3, 2]
+    assert (
+        asked
+        == [{TopicPartition("u", PartitionIndex(0)), TopicPartition("u", PartitionIndex(1))}] * 2
+    )
 
 
 async def test_the_lag_of_single_partitions_is_a_detail():
@@ -216,7 +253,8 @@ async def test_groups_are_left_out_while_their_coordinator_loads():
 
 
 async def test_a_section_that_fails_is_left_out_and_counted(caplog):
-    collector = Collector(SimpleNamespace(), lambda: None)
+    nothing: Any = SimpleNamespace()
+    collector = Collector(nothing, lambda: nothing)
     view = fake_broker(FakePartitions([hosted("t", 0, watermark=10)]))
     for failures in (1, 2):
         caplog.clear()

@@ -26,6 +26,7 @@ from moldau.edge.http.metrics.clients import (
 from moldau.edge.http.metrics.cluster import cluster_families, partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.process import process_families
 from moldau.edge.http.metrics.replication import lag_families, peer_families, raft_families
 from moldau.edge.http.metrics.storage import loop_families, storage_families
@@ -68,6 +69,7 @@ class Collector:
         self._sources = sources
         self._traffic = traffic
         self._history = LagHistory()
+        self._ends = LeaderEnds()
         self._pipelines = PipelineReports()
         self._turn = asyncio.Lock()
         self._failure_count = 0
@@ -112,7 +114,7 @@ class Collector:
             lambda: listener_families(sources, traffic),
             lambda: security_families(view, sources),
             lambda: http_families(traffic),
-            lambda: group_families(view, self._history, has_detail=has_detail),
+            lambda: group_families(view, self._history, self._ends, has_detail=has_detail),
             lambda: queue_families(view),
             lambda: transaction_families(view, sources),
             lambda: storage_families(view, sources),

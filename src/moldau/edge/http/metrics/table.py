@@ -307,7 +307,7 @@ SECTIONS: Final = (
             _gauge("moldau_groups", "Groups coordinated here, by type and state.", "type", "state"),
             _gauge(
                 "moldau_group_lag",
-                "Unprocessed records, in partitions with a replica here.",
+                "Unprocessed records.",
                 *("group", "topic"),
             ),
             _gauge(
@@ -317,7 +317,8 @@ SECTIONS: Final = (
             ),
             _gauge(
                 "moldau_group_lag_unknown_partitions",
-                "Partitions with a committed offset, but no replica here.",
+                "Partitions with a committed offset and an unknown lag: no replica is here, and "
+                "their leader has not responded yet.",
                 *("group", "topic"),
             ),
             _gauge(
@@ -337,7 +338,9 @@ SECTIONS: Final = (
         ),
         "On the group's coordinator. The age of a record is since the high watermark passed it, "
         "interpolated between scrapes; if it is from before the first scrape, since its own "
-        "timestamp. Groups are left out while their coordinator loads.",
+        "timestamp. For partitions without a replica here, leaders are asked after each scrape for "
+        "the next one, and the age begins with the first of these answers. Groups are left out "
+        "while their coordinator loads.",
     ),
     Section(
         "Work queues",
