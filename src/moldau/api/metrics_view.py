@@ -15,8 +15,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId, TopicPartition
 from moldau.queues.queue_counts import Backlog, QueueCounts
-from moldau.transactions.results import ListedTransaction
-from moldau.transactions.totals import OpenTransactions
+from moldau.transactions.totals import TransactionTotals
 
 
 class MetricsView:
@@ -82,6 +81,10 @@ class MetricsView:
     def list_groups(self) -> tuple[ErrorCode, list[ListedGroup]]:
         return self._broker.groups.list_groups((), ())
 
+    def groups_of_each(self) -> Iterator[tuple[ErrorCode, list[ListedGroup]]]:
+        """As GroupService.groups_of_each."""
+        return self._broker.groups.groups_of_each()
+
     def known_offsets(self, group_id: str) -> FetchOffsetsResult:
         return self._broker.groups.known_offsets(group_id)
 
@@ -90,11 +93,9 @@ class MetricsView:
     ) -> Mapping[TopicPartition, PartitionExtent]:
         return await self._broker.queries.extents(wanted)
 
-    def list_transactions(self) -> tuple[ErrorCode, list[ListedTransaction]]:
-        return self._broker.transactions.list_transactions((), (), -1)
-
-    def open_transactions(self) -> OpenTransactions:
-        return self._broker.transactions.open_transactions()
+    def transaction_totals(self) -> Iterator[TransactionTotals | None]:
+        """As TransactionService.totals."""
+        return self._broker.transactions.totals()
 
     @property
     def fetch_wait_seconds(self) -> Histogram:

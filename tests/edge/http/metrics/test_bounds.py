@@ -20,10 +20,12 @@ from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
 from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.replication import lag_families
+from moldau.edge.http.metrics.work import transaction_families
 from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.ids import PartitionIndex, TimestampMs, TopicPartition
 from moldau.model.prometheus_text import render
+from moldau.transactions.totals import EndedTransactions, TransactionTotals
 
 
 def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> SimpleNamespace:
@@ -160,13 +162,11 @@ class FakeGroups:
         self.offsets = offsets
         self.error = ErrorCode.NONE
 
-    def list_groups(self, states, types):
-        if self.error is not ErrorCode.NONE:
-            return self.error, []
-        return ErrorCode.NONE, [
-            ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
-            for name in self.offsets
-        ]
+    def groups_of_each(self):
+        """Each has a coordinator of its own."""
+        for name in self.offsets:
+            group = ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
+            yield self.error, [group] if self.error is ErrorCode.NONE else []
 
     def known_offsets(self, group):
         stored = {
@@ -244,6 +244,38 @@ async def test_a_group_with_many_topics_does_not_pass_the_bound(monkeypatch):
     told = await groups_told(FakeGroups(offsets))
     assert sum(name == "moldau_group_lag" for name, _ in told.values) == 3
     assert told.get("moldau_groups_without_series") == 1
+
+
+async def test_transactions_are_counted_in_a_turn_for_each_coordinator():
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    now = StillClock().wall_ms()
+    totals = [
+        TransactionTotals({"Ongoing": 1, "Empty": 2}, 1, TimestampMs(now - 5000)),
+        TransactionTotals({"Empty": 1}, 0, None),
+        TransactionTotals({"Ongoing": 1}, 1, TimestampMs(now - 9000)),
+    ]
+    sources: Any = SimpleNamespace(ended_transactions=EndedTransactions())
+    parts = {"transactions": SimpleNamespace(totals=lambda: iter(totals)), "clock": StillClock()}
+    view = MetricsView(broker_with(**parts))
+    counting = asyncio.create_task(count_turns())
+    told = await told_by(transaction_families(view, sources))
+    counting.cancel()
+    assert turns >= len(totals)
+    assert told.get("moldau_transactional_ids", state="Empty") == 3
+    assert told.get("moldau_transactions_open") == 2
+    assert told.get("moldau_transactions_oldest_open_seconds") == 9
+    # One that is loading leaves only the ids out.
+    parts["transactions"] = SimpleNamespace(totals=lambda: iter([*totals, None]))
+    told = await told_by(transaction_families(MetricsView(broker_with(**parts)), sources))
+    assert not told.series("moldau_transactional_ids")
+    assert told.get("moldau_transactions_open") == 2
 
 
 async def test_groups_are_left_out_while_their_coordinator_loads():

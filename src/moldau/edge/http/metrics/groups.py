@@ -25,11 +25,15 @@ async def group_families(
     view: MetricsView, history: LagHistory, ends: LeaderEnds, *, has_detail: bool = False
 ) -> AsyncIterator[MetricFamily]:
     """Nothing while this broker loads one of their partitions."""
-    error, listed = view.list_groups()
-    if error is not ErrorCode.NONE:
-        return
+    listed: list[ListedGroup] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    for error, some in view.groups_of_each():
+        if error is not ErrorCode.NONE:
+            return
+        listed += some
+        counts.update((str(group.group_type), str(group.state)) for group in some)
+        await asyncio.sleep(0)
     groups = family("moldau_groups")
-    counts = Counter((str(group.group_type), str(group.state)) for group in listed)
     for (kind, state), number in sorted(counts.items()):
         groups.add(number, {"type": kind, "state": state})
     yield groups

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import islice
 
 from moldau.api.metric_sources import MetricSources
@@ -10,9 +10,9 @@ from moldau.api.metrics_view import MetricsView
 from moldau.api.pipeline_reports import PipelineReports
 from moldau.edge.http.metrics import limits
 from moldau.edge.http.metrics.table import family
-from moldau.model.errors import ErrorCode
 from moldau.model.histogram import Histogram, total
 from moldau.model.prometheus_text import MetricFamily
+from moldau.transactions.totals import TransactionTotals
 
 
 async def queue_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
@@ -49,18 +49,25 @@ async def queue_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
     yield settle
 
 
-def transaction_families(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily]:
-    error, listed = view.list_transactions()
-    if error is ErrorCode.NONE:
+async def transaction_families(
+    view: MetricsView, sources: MetricSources
+) -> AsyncIterator[MetricFamily]:
+    found: list[TransactionTotals | None] = []
+    for one in view.transaction_totals():
+        found.append(one)
+        await asyncio.sleep(0)
+    known = [one for one in found if one is not None]
+    if len(known) == len(found):
+        counts: Counter[str] = Counter()
+        for one in known:
+            counts.update(one.ids_by_state)
         ids = family("moldau_transactional_ids")
-        for state, number in sorted(Counter(one.state for one in listed).items()):
+        for state, number in sorted(counts.items()):
             ids.add(number, {"state": state})
         yield ids
-    opened = view.open_transactions()
-    yield family("moldau_transactions_open", opened.number)
-    age = 0.0
-    if opened.oldest_started_at is not None:
-        age = max(0, view.clock.wall_ms() - opened.oldest_started_at) / 1000
+    yield family("moldau_transactions_open", sum(one.open for one in known))
+    started = [one.oldest_started_at for one in known if one.oldest_started_at is not None]
+    age = max(0, view.clock.wall_ms() - min(started)) / 1000 if started else 0.0
     yield family("moldau_transactions_oldest_open_seconds", age)
     ended = family("moldau_transactions_ended_total")
     ended.add(sources.ended_transactions.committed, {"result": "committed"})
