@@ -466,6 +466,11 @@ SECTIONS: Final = (
                 "Time since its last report; a running one reports every second.",
                 "pipeline",
             ),
+            _counter(
+                "moldau_pipeline_reports_dropped_total",
+                "Records of the topic that are no report, or name a kind or state that this "
+                "version does not know; read again by a new leader.",
+            ),
         ),
         "From what pipelines publish on the topic `__moldau_pipelines`, on the broker that leads "
         "it: the 200 that reported last.",

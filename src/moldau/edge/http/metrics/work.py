@@ -96,5 +96,6 @@ async def pipeline_families(
         if progress.lag is not None:
             lag.add(progress.lag, labels)
         age.add(max(0, view.clock.wall_ms() - report.updated_at) / 1000, labels)
-    for one in (info, batches, rows, dead, lag, age):
+    dropped = family("moldau_pipeline_reports_dropped_total", reports.dropped_count)
+    for one in (info, batches, rows, dead, lag, age, dropped):
         yield one
