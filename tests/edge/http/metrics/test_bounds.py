@@ -192,7 +192,7 @@ async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
     assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="u") == 1
 
 
-async def test_leaders_elsewhere_are_asked_for_the_next_scrape(monkeypatch):
+async def test_leaders_on_other_brokers_are_asked_for_the_next_scrape(monkeypatch):
     monkeypatch.setattr(limits, "REMOTE_PARTITIONS_MAX", 2)
     groups = FakeGroups({"g": {("t", 0): 4, ("u", 0): 5, ("u", 1): 9, ("u", 2): 1}})
     history, ends, asked = LagHistory(), LeaderEnds(), []
