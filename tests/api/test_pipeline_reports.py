@@ -11,6 +11,8 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.compression import Codec
 from moldau.records.record import Record, build_batch
+from moldau.spark.pipelines.kinds import KINDS
+from moldau.spark.pipelines.spec import PipelineState
 
 
 class Topic:
@@ -81,6 +83,24 @@ def test_what_is_no_report_is_ignored() -> None:
     topic.batches.pop()
     topic.write(("good", status()))
     assert read(reports, topic).keys() == {"good"}
+
+
+def test_kinds_and_states_that_are_not_known_become_no_labels_and_are_counted() -> None:
+    topic, reports = Topic(), PipelineReports()
+    topic.write(("a", status(kind="k" * 60_000)), ("b", status(state="asleep")), ("c", status()))
+    # To delete one is no bad report.
+    topic.write(("d", None), ("c", status(state="")))
+    assert read(reports, topic) == {}
+    assert reports.dropped_count == 3
+
+
+def test_every_kind_and_state_of_pipelines_is_known() -> None:
+    for kind in KINDS:
+        for state in PipelineState:
+            topic = Topic()
+            topic.write(("a", status(kind=kind, state=state)))
+            found = read(PipelineReports(), topic)["a"]
+            assert (found.kind, found.state) == (kind, state)
 
 
 def test_more_pipelines_than_a_bound_leave_out_the_oldest() -> None:

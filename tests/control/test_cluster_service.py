@@ -24,7 +24,7 @@ from moldau.metadata.commands import (
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.leader_balance import ElectionType
-from moldau.metadata.leaders import NO_LEADER, Leader
+from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
 from moldau.metadata.snapshot import decode_image
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
@@ -255,6 +255,14 @@ async def test_a_broker_is_cut_off_when_no_peer_leads_although_all_are_alive() -
     world.has_recent_leader = True
     assert not world.service.is_cut_off
     assert world.service.health() == []
+
+
+async def test_a_controller_that_is_not_heard_of_is_not_known() -> None:
+    world = World()
+    cases = [(TWO, True, True), (TWO, False, False), (NO_LEADER_ID, True, False)]
+    for leader, is_recent, is_known in cases:
+        world.leader, world.has_recent_leader = leader, is_recent
+        assert world.service.is_controller_known == is_known
 
 
 async def test_after_a_start_a_broker_is_ready_when_its_replicas_are_in_sync() -> None:

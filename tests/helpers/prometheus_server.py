@@ -44,7 +44,8 @@ def need(program: str) -> str:
 
 
 def shortened(rules: str, by: int) -> str:
-    """The rules with all their durations divided: `for: 5m`, `[15m]`, and limits of AGES."""
+    """The rules with all their durations divided: `for: 5m`, `[15m]`, `offset 10m`, and limits of
+    AGES."""
 
     def duration(found: re.Match[str]) -> str:
         milliseconds = int(found[2]) * SECONDS[found[3]] * 1000 // by
@@ -53,7 +54,7 @@ def shortened(rules: str, by: int) -> str:
     def age(found: re.Match[str]) -> str:
         return f"{found[1]}{int(found[2]) / by}"
 
-    rules = re.sub(r"(for: |\[)(\d+)([smh])\b", duration, rules)
+    rules = re.sub(r"(for: |\[|offset )(\d+)([smh])\b", duration, rules)
     return re.sub(rf"((?:{'|'.join(AGES)})\)? > )(\d+)", age, rules)
 
 

@@ -15,9 +15,10 @@ from moldau.leases.results import Refusal
 from moldau.leases.state import QueueId
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.queues.ledgers import LedgerRefusedError
+from moldau.queues.queue_counts import Backlog
 from moldau.queues.types import DONE, Delivery, ErrorReason, QueueRefusedError, TokenResult
 from moldau.records.compression import Codec
-from moldau.testing.waiting import until
+from moldau.testing.waiting import until, wait_seconds_max
 
 # ---- taking and settling
 
@@ -404,3 +405,36 @@ async def test_queues_of_a_group_that_is_gone_end_by_themselves() -> None:
     await world.take()
     del world.groups["g"]
     await until(lambda: not world.host._queues, "the queue is closed")
+
+
+# ---- backlogs for metrics
+
+
+async def test_to_read_backlogs_loads_no_queue_and_keeps_none_loaded() -> None:
+    limits = replace(LIMITS, idle_seconds_max=0.05)
+    world = await QueueWorld.make(limits=limits)
+    await world.send(b"a", b"b", b"c")
+    assert list(world.host.backlogs()) == []
+    assert len(await world.take(1)) == 1
+    (before,) = world.host.backlogs()
+    assert before == ("g", "t", Backlog(ready=2, leased=1, delayed=0, dead=0))
+
+    def is_unloaded() -> bool:
+        return [one for *_, one in world.host.backlogs()] == [Backlog(3, 0, 0, 0)]
+
+    # Though it is read much more often.
+    async with asyncio.timeout(wait_seconds_max()):
+        while not is_unloaded():
+            await asyncio.sleep(0.001)
+    writes = len(world.ledger.writes)
+    await world.send(b"d", b"e")
+    assert [one for *_, one in world.host.backlogs()] == [Backlog(5, 0, 0, 0)]
+    assert len(world.ledger.writes) == writes
+    # A group that is gone has no backlog, and one that is used again has it once.
+    groups = dict(world.groups)
+    world.groups.clear()
+    assert list(world.host.backlogs()) == []
+    world.groups.update(groups)
+    assert len(await world.take(2)) == 2
+    ((*_, again),) = world.host.backlogs()
+    assert (again.ready, again.leased) == (2, 3)

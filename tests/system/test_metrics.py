@@ -78,12 +78,14 @@ def expect_of_the_cluster() -> None:
     expect("moldau_build_info", exactly(3))
     expect("moldau_ready", exactly(3))
     expect("moldau_controller", exactly(1))
+    expect("moldau_controller_known", exactly(3))
     expect("moldau_metadata_version", each(5, 10_000))
     expect("moldau_cluster_brokers", exactly(9))
     expect("moldau_cluster_brokers_alive", exactly(9))
     expect("moldau_cluster_topics", each(6, 20))
     expect("moldau_cluster_partitions", each(10, 200))
     for name in (
+        "metrics_failures_total",
         "cluster_partitions_leaderless",
         "cluster_partitions_under_replicated",
         "partitions_offline",
@@ -203,6 +205,7 @@ def expect_of_the_process() -> None:
     expect("moldau_disk_free_bytes", at_least(1))
     expect("moldau_disk_reserve_bytes", at_least(1))
     expect("moldau_disk_total_bytes", at_least(1))
+    expect("moldau_disk_reserve_bytes", at_least(1))
     expect("moldau_log_scrubbed_bytes_total", at_least(1))
     expect("moldau_compaction_due_partitions", each(0, 10))
     for name in ("runs", "read_bytes", "written_bytes", "read_records", "dropped_records"):
@@ -220,6 +223,8 @@ def expect_of_the_process() -> None:
     expect("moldau_pipeline_dead_letters_total", exactly(5), **pipeline)
     expect("moldau_pipeline_lag_records", exactly(66), **pipeline)
     expect("moldau_pipeline_status_age_seconds", each(60, DAY_SECONDS), **pipeline)
+    # Compaction may have removed all but the last one with the key.
+    expect("moldau_pipeline_reports_dropped_total", at_least(1))
     expect("process_cpu_seconds_total", each(0.1, DAY_SECONDS))
     expect("process_resident_memory_bytes", each(1e7, 1e11))
     expect("process_virtual_memory_bytes", each(1e7, 1e13))

@@ -561,3 +561,6 @@ def test_transactions_are_listed_by_state_producer_and_duration(world):
     assert names(producer_ids=[two.producer_id]) == ["two"]
     assert names(duration_ms_min=5_000) == ["one"]
     assert world.coordinator.describe("one").started_at == 1_700_000_000_000
+    totals = world.coordinator.totals()
+    assert (totals.open, totals.oldest_started_at) == (2, 1_700_000_000_000)
+    assert totals.ids_by_state == {"Ongoing": 2, "Empty": 1}

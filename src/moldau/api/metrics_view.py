@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from moldau.api.broker import Broker
+from moldau.api.cluster_queries import PartitionExtent
 from moldau.api.local_replicas import LocalReplicas
 from moldau.data.traffic import Traffic
 from moldau.groups.results import FetchOffsetsResult, ListedGroup
@@ -12,10 +13,9 @@ from moldau.metadata.leaders import Leader
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode
 from moldau.model.histogram import Histogram
-from moldau.model.ids import BrokerId
+from moldau.model.ids import BrokerId, TopicPartition
 from moldau.queues.queue_counts import Backlog, QueueCounts
-from moldau.transactions.results import ListedTransaction
-from moldau.transactions.totals import OpenTransactions
+from moldau.transactions.totals import TransactionTotals
 
 
 class MetricsView:
@@ -55,6 +55,10 @@ class MetricsView:
         return self._broker.cluster.controller_id
 
     @property
+    def is_controller_known(self) -> bool:
+        return self._broker.cluster.is_controller_known
+
+    @property
     def is_ready(self) -> bool:
         return not self._broker.cluster.health()
 
@@ -77,21 +81,25 @@ class MetricsView:
     def list_groups(self) -> tuple[ErrorCode, list[ListedGroup]]:
         return self._broker.groups.list_groups((), ())
 
+    def groups_of_each(self) -> Iterator[tuple[ErrorCode, list[ListedGroup]]]:
+        """As GroupService.groups_of_each."""
+        return self._broker.groups.groups_of_each()
+
     def known_offsets(self, group_id: str) -> FetchOffsetsResult:
         return self._broker.groups.known_offsets(group_id)
 
-    def list_transactions(self) -> tuple[ErrorCode, list[ListedTransaction]]:
-        return self._broker.transactions.list_transactions((), (), -1)
+    async def extents(
+        self, wanted: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, PartitionExtent]:
+        return await self._broker.queries.extents(wanted)
 
-    def open_transactions(self) -> OpenTransactions:
-        return self._broker.transactions.open_transactions()
+    def transaction_totals(self) -> Iterator[TransactionTotals | None]:
+        """As TransactionService.totals."""
+        return self._broker.transactions.totals()
 
     @property
     def fetch_wait_seconds(self) -> Histogram:
         return self._broker.fetch.wait_seconds
-
-    def load_queues(self) -> None:
-        self._broker.queues.load_for_metrics()
 
     def queue_backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
         return self._broker.queues.backlogs()

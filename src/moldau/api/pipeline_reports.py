@@ -6,7 +6,7 @@ read and kept is bounded.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -35,10 +35,10 @@ class PipelineProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a status that metrics show."""
+    """The part of a status that metrics show. Kind and state become labels: only known ones."""
 
-    kind: str
-    state: str
+    kind: Literal["archive", "compact", "replay", "aggregate", "audit"]
+    state: Literal["starting", "running", "finished", "stopped", "failed"]
     progress: PipelineProgress = PipelineProgress()
     updated_at: int = 0
     """In milliseconds since 1970, by the clock of the pipeline's machine."""
@@ -55,6 +55,8 @@ class PipelineReports:
         self._read_from: tuple[bytes, Epoch] | None = None
         """Topic and leader epoch."""
         self._position = 0
+        self.dropped_count = 0
+        """Records that are no report, since the start."""
 
     def read_some(self, replicas: LocalReplicas) -> bool:
         """Follow the topic. Returns whether there is more to read."""
@@ -90,10 +92,13 @@ class PipelineReports:
 
     def _take(self, batch: bytes) -> None:
         try:
-            if read_header(batch).record_count > _BATCH_RECORDS_MAX:
+            count = read_header(batch).record_count
+            if count > _BATCH_RECORDS_MAX:
+                self.dropped_count += count
                 return
             records = read_records(batch, bytes_max=_READ_BYTES_MAX)
         except BatchFormatError:
+            self.dropped_count += 1
             return
         for record in records:
             name = (record.key or b"").decode("utf-8", "replace")[:_NAME_CHARACTERS_MAX]
@@ -102,6 +107,8 @@ class PipelineReports:
             self._reports.pop(name, None)
             if report is not None and name:
                 self._reports[name] = report
+            elif record.value is not None:
+                self.dropped_count += 1
         while len(self._reports) > PIPELINES_MAX:
             del self._reports[next(iter(self._reports))]
 

@@ -201,6 +201,7 @@ def _show_all(answers: "Answers", output: str) -> int:
     found = [*answers.problems, *problems(topology), *broker_problems(topology)]
     single = single_copies(topology)
     notes = [f"{single.text}; add replicas: {single.command}"] if single else []
+    notes += answers.notes
     document = {
         "cluster_id": topology.cluster_id,
         "controller": topology.controller,

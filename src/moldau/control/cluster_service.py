@@ -103,6 +103,11 @@ class ClusterService:
         leader = self._metadata.leader
         return leader if leader != self._me or self._metadata.is_leading else NO_LEADER_ID
 
+    @property
+    def is_controller_known(self) -> bool:
+        """This broker is the controller, or heard from it recently."""
+        return self.controller_id != NO_LEADER_ID and self._metadata.has_recent_leader
+
     def update_contact(self) -> None:
         """Called periodically: record recent contact with the metadata leader."""
         if self._metadata.has_recent_leader:

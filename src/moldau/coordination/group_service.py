@@ -5,7 +5,7 @@ see `coordinator_service`.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from typing import TypeVar, Unpack
@@ -211,6 +211,12 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         """The groups of this broker, filtered by state and type."""
         states, group_types = list(states), list(group_types)
         return self._list_all(lambda one: one.state.list_groups(states, group_types))
+
+    def groups_of_each(self) -> Iterator[tuple[ErrorCode, list[ListedGroup]]]:
+        """The groups of one coordinator of this broker after another."""
+        for one in list(self._coordinators.values()):
+            if one.is_current:
+                yield one.state.list_groups()
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group.

@@ -5,7 +5,7 @@ The coordinator is the leader of the partition of `__transaction_state` that the
 that a batch belongs to an open transaction, wherever its coordinator is.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Unpack
 
@@ -54,7 +54,7 @@ from moldau.transactions.results import (
     Result,
     WriteMarkers,
 )
-from moldau.transactions.totals import OpenTransactions
+from moldau.transactions.totals import TransactionTotals
 
 _ADMIT_SECONDS_MAX: Final = 5.0
 _TOKENS_PER_COORDINATOR: Final = 1 << 40
@@ -423,13 +423,11 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             lambda one: one.state.list_transactions(states, producer_ids, duration_ms_min)
         )
 
-    def open_transactions(self) -> OpenTransactions:
-        """Those of the coordinators here."""
-        found = [
-            one.state.open_transactions() for one in self._coordinators.values() if one.is_current
-        ]
-        started = [one.oldest_started_at for one in found if one.oldest_started_at is not None]
-        return OpenTransactions(sum(one.number for one in found), min(started, default=None))
+    def totals(self) -> Iterator[TransactionTotals | None]:
+        """Of each coordinator here; None of one that is loading."""
+        for one in list(self._coordinators.values()):
+            if one.is_current:
+                yield one.state.totals()
 
 
 async def _confirm_leading(coordinator: TransactionCoordinatorHost) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 from moldau.control.topic_service import TopicService
 from moldau.data.append_forwarding import AppendForwarder
@@ -44,6 +44,7 @@ from moldau.queues.types import (
     not_in_group,
     unavailable,
 )
+from moldau.queues.unloaded_queue import UnloadedQueue
 from moldau.replica.replica import Replica
 
 _BAD_TOKEN = TokenResult(ErrorReason.BAD_TOKEN)
@@ -84,6 +85,8 @@ class QueueHost:
         self._ledgers = ledgers
         self._limits = limits or QueueLimits()
         self._queues: dict[QueueId, QueuePartition] = {}
+        self._unloaded: dict[QueueId, UnloadedQueue] = {}
+        """Those that nobody used for long."""
         self._at: dict[PartitionKey, dict[str, QueuePartition]] = {}
         """The same by partition, then by group."""
         self._ready: dict[PartitionKey, tuple[Replica, Epoch, Offset]] = {}
@@ -281,12 +284,18 @@ class QueueHost:
         return [one for one, _ in zip(rows, range(count_max), strict=False)]
 
     def backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
-        """Group, topic and counts of each queue that is loaded; to read them counts as use, so
-        that it stays loaded."""
+        """Group, topic and counts of each queue that was used here since this broker leads its
+        partition. Queues are neither loaded for it, nor kept loaded."""
         for queue in list(self._queues.values()):
             if queue.is_current and (backlog := queue.backlog()) is not None:
-                queue.used_at = self._loop.time()
                 yield queue.queue.group, queue.topic, backlog
+        for queue_id, unloaded in list(self._unloaded.items()):
+            if self._is_known(queue_id, unloaded):
+                yield queue_id.group, unloaded.topic, unloaded.backlog()
+
+    def _is_known(self, queue_id: QueueId, unloaded: UnloadedQueue) -> bool:
+        has_group = self._context.group_of(queue_id.group) is not None
+        return has_group and unloaded.is_current and queue_id not in self._queues
 
     @property
     def counts(self) -> Mapping[tuple[str, str], QueueCounts]:
@@ -299,19 +308,6 @@ class QueueHost:
         for key in gone:
             del self._counts[key]
         return self._counts
-
-    def load_some(
-        self, group: QueueGroup, partitions: Iterable[tuple[Topic, PartitionIndex]], count_max: int
-    ) -> int:
-        """As `load`, of queues that are not loaded, up to `count_max`; returns their number."""
-        missing = (
-            (topic, index)
-            for topic, index in partitions
-            if QueueId(group.name, topic.topic_id, index) not in self._queues
-        )
-        some = list(islice(missing, count_max))
-        self.load(group, some)
-        return len(some)
 
     # ---- members and groups that leave
 
@@ -408,6 +404,7 @@ class QueueHost:
         counts = self._counts.setdefault((group.name, topic.name), QueueCounts())
         queue = QueuePartition(queue_id, topic.name, group, replica, end, self._context, counts)
         self._queues[queue_id] = queue
+        self._unloaded.pop(queue_id, None)
         self._at.setdefault(key, {})[group.name] = queue
         queue.start()
         if self._sweep_timer is None:
@@ -469,7 +466,14 @@ class QueueHost:
                 self._turns.pop(queue.queue.group, None)
                 queue.close(QueueRefusedError(ErrorReason.UNKNOWN_GROUP))
             elif queue.is_idle and queue.used_at < idle_before:
+                if queue.is_current and (backlog := queue.backlog()) is not None:
+                    self._unloaded[queue.queue] = UnloadedQueue(
+                        queue.topic, queue.replica, queue.epoch, backlog
+                    )
                 queue.close(unavailable())
+        for queue_id, unloaded in list(self._unloaded.items()):
+            if not self._is_known(queue_id, unloaded):
+                del self._unloaded[queue_id]
         self._drop_messages()
         if self._queues and not self._is_stopping:
             self._sweep_timer = self._loop.call_later(self._limits.sweep_seconds, self._sweep)

@@ -72,8 +72,6 @@ _RECHECK_SECONDS: Final = 2.0
 """A waiting poll checks leaders and members again at this interval: they change."""
 _IDLE_SECONDS: Final = 0.2
 """The same while this broker leads none of its partitions."""
-_LOADED_FOR_METRICS_MAX: Final = 20
-"""Queues that one request for metrics loads: each takes a read and a write of the ledger."""
 
 
 class QueueService:
@@ -498,26 +496,13 @@ class QueueService:
         )
 
     def backlogs(self) -> Iterator[tuple[str, str, Backlog]]:
-        """Group, topic and counts of the queues that this broker leads, and has loaded."""
+        """As QueueHost.backlogs."""
         return self._leases.backlogs()
 
     @property
     def counts(self) -> Mapping[tuple[str, str], QueueCounts]:
         """What happened to messages here, by group and topic."""
         return self._leases.counts
-
-    def load_for_metrics(self) -> None:
-        """Load a few of the queues that nobody uses: operators look for their backlogs."""
-        left = _LOADED_FOR_METRICS_MAX
-        for group in self._image.queue_groups.values():
-            if left <= 0:
-                break
-            led = self._only_led(
-                (topic, partition.index)
-                for topic in self._topics_of(group)
-                for partition in topic.partitions
-            )
-            left -= self._leases.load_some(group, led, left)
 
     def on_leadership(self, replica: Replica) -> None:
         """As Partitions.on_leadership: also creates queues that start at the end, in case no

@@ -14,6 +14,7 @@ before any marker is sent, and markers are retried until every partition has one
 coordinator, or by the next one that loads its state.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -68,7 +69,7 @@ from moldau.transactions.results import (
     WriteMarkers,
 )
 from moldau.transactions.timers import TimerKey, TimerKind
-from moldau.transactions.totals import EndedTransactions, OpenTransactions
+from moldau.transactions.totals import EndedTransactions, TransactionTotals
 from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 
 _EXPIRY = TimerKey(TimerKind.EXPIRY)
@@ -513,13 +514,20 @@ class TransactionCoordinator:
             )
         return ErrorCode.NONE, listed
 
-    def open_transactions(self) -> OpenTransactions:
-        started = [
-            entry.stored.started_at
-            for entry in self._entries.values()
-            if entry.stored is not None and entry.stored.state is TransactionState.ONGOING
-        ]
-        return OpenTransactions(len(started), min(started, default=None))
+    def totals(self) -> TransactionTotals | None:
+        """None while it loads, or is closed."""
+        if self._unavailable is not ErrorCode.NONE:
+            return None
+        ids: Counter[str] = Counter()
+        oldest: TimestampMs | None = None
+        for entry in self._entries.values():
+            if (stored := entry.stored) is None:
+                continue
+            ids[stored.state.value] += 1
+            if stored.state is TransactionState.ONGOING:
+                started_at = stored.started_at
+                oldest = started_at if oldest is None else min(oldest, started_at)
+        return TransactionTotals(ids, ids[TransactionState.ONGOING.value], oldest)
 
     # ---- tests and simulation
 

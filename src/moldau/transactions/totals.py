@@ -1,5 +1,6 @@
 """How transactions ended, and how many are open: numbers of the transaction coordinators."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from moldau.model.ids import TimestampMs
@@ -22,6 +23,10 @@ class EndedTransactions:
             self.aborted += stored.state is TransactionState.PREPARE_ABORT
 
 
-class OpenTransactions(NamedTuple):
-    number: int
+class TransactionTotals(NamedTuple):
+    """Of one coordinator."""
+
+    ids_by_state: Mapping[str, int]
+    open: int
     oldest_started_at: TimestampMs | None
+    """Of the open ones."""

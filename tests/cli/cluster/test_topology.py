@@ -170,6 +170,12 @@ def test_a_status_asks_every_address(cli, stand_in, monkeypatch, nobody):
     monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology: [])
     stand_in.answers = [topology([broker(1)])]
     outcome = cli("broker", "status", "--http", f"{stand_in.address},{nobody}")
+    assert outcome.code == ExitCode.OK
+    assert f"note: {nobody} does not respond, and is the HTTP address of no broker" in outcome.err
+    host, _, port = nobody.rpartition(":")
+    silent = msgspec.structs.replace(broker(2), http=Endpoint(host, int(port)))
+    stand_in.answers = [topology([broker(1), silent])]
+    outcome = cli("broker", "status", "--http", f"{stand_in.address},{nobody}")
     assert outcome.code == ExitCode.FAILED
     assert f"problem: {nobody} does not respond: cannot reach {nobody}" in outcome.err
     assert "remedy:  is that the HTTP address" in outcome.err

@@ -30,15 +30,25 @@ class Answers(NamedTuple):
 
     @property
     def problems(self) -> list[Problem]:
-        """Of the addresses; not of brokers that the topology reports as dead."""
-        down = {str(broker.http) for broker in self.topology.brokers if not broker.alive}
+        """Of addresses of brokers that the topology reports as alive."""
+        alive = {str(broker.http) for broker in self.topology.brokers if broker.alive}
         return [
             Problem(
                 f"{address} does not respond: {error}",
                 with_options(error.hint) or "check it: moldau doctor",
             )
             for address, error in self.failures.items()
-            if address not in down
+            if address in alive
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Of other addresses: perhaps of brokers that were removed, which is no harm."""
+        brokers = {str(broker.http) for broker in self.topology.brokers}
+        return [
+            f"{address} does not respond, and is the HTTP address of no broker here: {error}"
+            for address, error in self.failures.items()
+            if address not in brokers
         ]
 
 

@@ -1,5 +1,6 @@
 """What the collectors add up over fakes, and that names from clients do not make it endless."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,22 @@ from login_world import StillClock
 from open_sessions import broker_with
 from scrape import Scrape
 
+from moldau.api.cluster_queries import PartitionExtent
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import TopicTraffic, Traffic
-from moldau.edge.http.metrics import limits
+from moldau.edge.http.metrics import Collector, limits
 from moldau.edge.http.metrics.cluster import partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.replication import lag_families
+from moldau.edge.http.metrics.work import transaction_families
 from moldau.groups.results import GroupState, ListedGroup
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.ids import PartitionIndex, TimestampMs, TopicPartition
 from moldau.model.prometheus_text import render
+from moldau.transactions.totals import EndedTransactions, TransactionTotals
 
 
 def hosted(topic: str, partition: int, *, watermark: int, **followers: int) -> SimpleNamespace:
@@ -71,10 +76,16 @@ class FakePartitions(list[Any], Fake):
         return None
 
 
-def fake_broker(there: FakePartitions, groups: object = None) -> Any:
+class NoAnswers:
+    async def extents(self, wanted):
+        return {}
+
+
+def fake_broker(there: FakePartitions, groups: object = None, queries: object = None) -> Any:
     return MetricsView(
         broker_with(
             groups=groups,
+            queries=queries or NoAnswers(),
             replicas=LocalReplicas(there),
             image=SimpleNamespace(topics={}),
             clock=StillClock(),
@@ -151,13 +162,11 @@ class FakeGroups:
         self.offsets = offsets
         self.error = ErrorCode.NONE
 
-    def list_groups(self, states, types):
-        if self.error is not ErrorCode.NONE:
-            return self.error, []
-        return ErrorCode.NONE, [
-            ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
-            for name in self.offsets
-        ]
+    def groups_of_each(self):
+        """Each has a coordinator of its own."""
+        for name in self.offsets:
+            group = ListedGroup(group_id=name, protocol_type="consumer", state=GroupState.EMPTY)
+            yield self.error, [group] if self.error is ErrorCode.NONE else []
 
     def known_offsets(self, group):
         stored = {
@@ -170,7 +179,7 @@ class FakeGroups:
 async def groups_told(groups: FakeGroups, *, has_detail: bool = False) -> Scrape:
     there = FakePartitions([hosted("t", 0, watermark=10), hosted("t", 1, watermark=20)])
     view = fake_broker(there, groups)
-    return await told_by(group_families(view, LagHistory(), has_detail=has_detail))
+    return await told_by(group_families(view, LagHistory(), LeaderEnds(), has_detail=has_detail))
 
 
 async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
@@ -181,6 +190,34 @@ async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
     assert told.get("moldau_group_lag_seconds", group="g", topic="t") == 5
     assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="t") == 1
     assert told.get("moldau_group_lag_unknown_partitions", group="g", topic="u") == 1
+
+
+async def test_leaders_on_other_brokers_are_asked_for_the_next_scrape(monkeypatch):
+    monkeypatch.setattr(limits, "REMOTE_PARTITIONS_MAX", 2)
+    groups = FakeGroups({"g": {("t", 0): 4, ("u", 0): 5, ("u", 1): 9, ("u", 2): 1}})
+    history, ends, asked = LagHistory(), LeaderEnds(), []
+
+    class Queries:
+        async def extents(self, wanted):
+            asked.append(set(wanted))
+            return {one: PartitionExtent(0, 12, 100) for one in wanted if one.partition == 0}
+
+    there = FakePartitions([hosted("t", 0, watermark=10)])
+    view = fake_broker(there, groups, queries=Queries())
+    lags, unknown = [], []
+    for _ in range(2):
+        told = await told_by(group_families(view, history, ends))
+        lags.append(told.get("moldau_group_lag", group="g", topic="u"))
+        unknown.append(told.get("moldau_group_lag_unknown_partitions", group="g", topic="u"))
+        assert told.get("moldau_group_lag", group="g", topic="t") == 6
+        await asyncio.sleep(0)
+    # One leader does not respond, and one is not asked: there would be too many.
+    assert lags == [0, 7]
+    assert unknown == [3, 2]
+    assert (
+        asked
+        == [{TopicPartition("u", PartitionIndex(0)), TopicPartition("u", PartitionIndex(1))}] * 2
+    )
 
 
 async def test_the_lag_of_single_partitions_is_a_detail():
@@ -209,7 +246,55 @@ async def test_a_group_with_many_topics_does_not_pass_the_bound(monkeypatch):
     assert told.get("moldau_groups_without_series") == 1
 
 
+async def test_transactions_are_counted_in_a_turn_for_each_coordinator():
+    turns = 0
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    now = StillClock().wall_ms()
+    totals = [
+        TransactionTotals({"Ongoing": 1, "Empty": 2}, 1, TimestampMs(now - 5000)),
+        TransactionTotals({"Empty": 1}, 0, None),
+        TransactionTotals({"Ongoing": 1}, 1, TimestampMs(now - 9000)),
+    ]
+    sources: Any = SimpleNamespace(ended_transactions=EndedTransactions())
+    parts = {"transactions": SimpleNamespace(totals=lambda: iter(totals)), "clock": StillClock()}
+    view = MetricsView(broker_with(**parts))
+    counting = asyncio.create_task(count_turns())
+    told = await told_by(transaction_families(view, sources))
+    counting.cancel()
+    assert turns >= len(totals)
+    assert told.get("moldau_transactional_ids", state="Empty") == 3
+    assert told.get("moldau_transactions_open") == 2
+    assert told.get("moldau_transactions_oldest_open_seconds") == 9
+    # One that is loading leaves only the ids out.
+    parts["transactions"] = SimpleNamespace(totals=lambda: iter([*totals, None]))
+    told = await told_by(transaction_families(MetricsView(broker_with(**parts)), sources))
+    assert not told.series("moldau_transactional_ids")
+    assert told.get("moldau_transactions_open") == 2
+
+
 async def test_groups_are_left_out_while_their_coordinator_loads():
     groups = FakeGroups({"g": {("t", 0): 1}})
     groups.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await groups_told(groups)).values == {}
+
+
+async def test_a_section_that_fails_is_left_out_and_counted(caplog):
+    nothing: Any = SimpleNamespace()
+    collector = Collector(nothing, lambda: nothing)
+    view = fake_broker(FakePartitions([hosted("t", 0, watermark=10)]))
+    for failures in (1, 2):
+        caplog.clear()
+        told = Scrape(await collector.text(view, has_detail=False))
+        # Of this broker there are only its replicas and its process.
+        assert told.get("moldau_partitions_led") == 1
+        assert told.get("process_open_fds") > 0
+        assert told.get("moldau_disk_free_bytes") is None
+        assert len(caplog.records) > 5
+        assert told.get("moldau_metrics_failures_total") == failures * len(caplog.records)
+        assert all(record.exc_info for record in caplog.records)

@@ -103,6 +103,20 @@ def test_partitions_that_no_group_consumes_are_forgotten() -> None:
     assert seconds(history, 200.0, 20, 15, lambda _: 42.0) == 42
 
 
+def test_the_high_watermark_may_rise_between_two_groups_of_one_scrape() -> None:
+    history = LagHistory()
+    for scraped_at, mark in ((100.0, 100), (110.0, 100), (120.0, 130)):
+        history.begin(1)
+        for later, committed, age in ((0, mark, 0), (10, mark, 0), (20, mark + 15, 0)):
+            found = history.seconds_behind(
+                T0, now=scraped_at, mark=mark + later, committed=committed, record_age=unread
+            )
+            assert found == age
+        history.end()
+    # It has an age as soon as a scrape saw it.
+    assert seconds(history, 130.0, 150, 140) == 5
+
+
 @given(seed=st.integers(0, 2**32))
 def test_the_age_lies_between_the_scrapes_around_the_record(seed: int) -> None:
     rng = random.Random(seed)

@@ -4,7 +4,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterable, Callable, Iterable
 from itertools import islice
 
 from starlette.requests import Request
@@ -25,9 +26,11 @@ from moldau.edge.http.metrics.clients import (
 from moldau.edge.http.metrics.cluster import cluster_families, partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.process import process_families
 from moldau.edge.http.metrics.replication import lag_families, peer_families, raft_families
 from moldau.edge.http.metrics.storage import loop_families, storage_families
+from moldau.edge.http.metrics.table import family
 from moldau.edge.http.metrics.work import (
     pipeline_families,
     queue_families,
@@ -35,9 +38,15 @@ from moldau.edge.http.metrics.work import (
 )
 from moldau.edge.http.responses import HEADERS
 from moldau.edge.http.visits import session_of
+from moldau.model import log_events as events
 from moldau.model.prometheus_text import MEDIA_TYPE, MetricFamily, lines_of
 
+log = logging.getLogger(__name__)
+
 DETAIL_PARTITION = "partition"
+
+Families = AsyncIterable[MetricFamily] | Iterable[MetricFamily]
+"""What one section collects."""
 
 
 def routes(sources: MetricSources, traffic: Callable[[], HttpTraffic]) -> list[Route]:
@@ -60,12 +69,17 @@ class Collector:
         self._sources = sources
         self._traffic = traffic
         self._history = LagHistory()
+        self._ends = LeaderEnds()
         self._pipelines = PipelineReports()
         self._turn = asyncio.Lock()
+        self._failure_count = 0
 
     async def text(self, view: MetricsView, *, has_detail: bool) -> str:
+        families: list[MetricFamily] = []
         async with self._turn:
-            families = [one async for one in self._families(view, has_detail=has_detail)]
+            for collect in self._sections(view, has_detail=has_detail):
+                families += await self._collected(collect)
+            families.append(family("moldau_metrics_failures_total", self._failure_count))
         lines = lines_of(families)
         parts: list[str] = []
         while some := list(islice(lines, limits.LINES_PER_TURN)):
@@ -74,37 +88,37 @@ class Collector:
         parts.append("")
         return "\n".join(parts)
 
-    async def _families(
-        self, view: MetricsView, *, has_detail: bool
-    ) -> AsyncIterator[MetricFamily]:
+    async def _collected(self, collect: Callable[[], Families]) -> list[MetricFamily]:
+        """A section that fails is left out: an error in one does not hide all others."""
+        try:
+            families = collect()
+            if isinstance(families, AsyncIterable):
+                return [one async for one in families]
+            await asyncio.sleep(0)
+            return list(families)
+        except Exception:
+            self._failure_count += 1
+            log.exception("a part of /metrics is missing", extra=events.INTERNAL_ERROR())
+            return []
+
+    def _sections(self, view: MetricsView, *, has_detail: bool) -> Iterable[Callable[[], Families]]:
         """All families, in a fixed order."""
         sources, traffic = self._sources, self._traffic()
-        async for one in cluster_families(view):
-            yield one
-        async for one in partition_families(view, has_detail=has_detail):
-            yield one
-        async for one in lag_families(view):
-            yield one
-        for one in (
-            *raft_families(sources),
-            *peer_families(sources),
-            *kafka_families(view, sources),
-            *listener_families(sources, traffic),
-            *security_families(view, sources),
-            *http_families(traffic),
-        ):
-            yield one
-        async for one in group_families(view, self._history, has_detail=has_detail):
-            yield one
-        await asyncio.sleep(0)
-        for one in (
-            *queue_families(view),
-            *transaction_families(view, sources),
-            *storage_families(view, sources),
-            *loop_families(sources),
-        ):
-            yield one
-        async for one in pipeline_families(view, self._pipelines):
-            yield one
-        for one in process_families():
-            yield one
+        return (
+            lambda: cluster_families(view),
+            lambda: partition_families(view, has_detail=has_detail),
+            lambda: lag_families(view),
+            lambda: raft_families(sources),
+            lambda: peer_families(sources),
+            lambda: kafka_families(view, sources),
+            lambda: listener_families(sources, traffic),
+            lambda: security_families(view, sources),
+            lambda: http_families(traffic),
+            lambda: group_families(view, self._history, self._ends, has_detail=has_detail),
+            lambda: queue_families(view),
+            lambda: transaction_families(view, sources),
+            lambda: storage_families(view, sources),
+            lambda: loop_families(sources),
+            lambda: pipeline_families(view, self._pipelines),
+            process_families,
+        )

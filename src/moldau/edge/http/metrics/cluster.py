@@ -34,6 +34,7 @@ async def cluster_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
     yield build
     yield family("moldau_ready", int(view.is_ready))
     yield family("moldau_controller", int(view.controller_id == view.broker_id))
+    yield family("moldau_controller_known", int(view.is_controller_known))
     yield family("moldau_metadata_version", view.metadata_version)
     yield family("moldau_cluster_brokers", len(brokers))
     yield family("moldau_cluster_brokers_alive", len(alive & brokers.keys()))

@@ -11,6 +11,7 @@ from moldau.api.metrics_view import MetricsView
 from moldau.api.types import ListedGroup
 from moldau.edge.http.metrics import limits
 from moldau.edge.http.metrics.lag_history import LagHistory
+from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.table import family
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
@@ -21,20 +22,25 @@ _LOOKUPS_MAX: Final = 10
 
 
 async def group_families(
-    view: MetricsView, history: LagHistory, *, has_detail: bool = False
+    view: MetricsView, history: LagHistory, ends: LeaderEnds, *, has_detail: bool = False
 ) -> AsyncIterator[MetricFamily]:
     """Nothing while this broker loads one of their partitions."""
-    error, listed = view.list_groups()
-    if error is not ErrorCode.NONE:
-        return
+    listed: list[ListedGroup] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    for error, some in view.groups_of_each():
+        if error is not ErrorCode.NONE:
+            return
+        listed += some
+        counts.update((str(group.group_type), str(group.state)) for group in some)
+        await asyncio.sleep(0)
     groups = family("moldau_groups")
-    counts = Counter((str(group.group_type), str(group.state)) for group in listed)
     for (kind, state), number in sorted(counts.items()):
         groups.add(number, {"type": kind, "state": state})
     yield groups
     listed.sort(key=lambda group: group.group_id)
-    lags = _Lags(view, history, has_detail=has_detail)
+    lags = _Lags(view, history, ends, has_detail=has_detail)
     left_out = await lags.measure(listed)
+    ends.ask(view.extents)
     for one in lags.families:
         yield one
     yield family("moldau_groups_without_series", left_out)
@@ -43,8 +49,11 @@ async def group_families(
 class _Lags:
     """The lag of groups, one after another."""
 
-    def __init__(self, view: MetricsView, history: LagHistory, *, has_detail: bool) -> None:
+    def __init__(
+        self, view: MetricsView, history: LagHistory, ends: LeaderEnds, *, has_detail: bool
+    ) -> None:
         self._view = view
+        self._ends = ends
         self._history = history
         self._has_detail = has_detail
         self._done = 0
@@ -63,12 +72,14 @@ class _Lags:
         series = self._records.samples
         self._history.begin(_LOOKUPS_MAX)
         left_out = 0
-        for number, group in enumerate(listed):
-            if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
-                left_out = len(listed) - number
-                break
-            await self._add(group.group_id)
-        self._history.end()
+        try:
+            for number, group in enumerate(listed):
+                if number >= limits.GROUPS_MAX or len(series) >= limits.GROUP_SERIES_MAX:
+                    left_out = len(listed) - number
+                    break
+                await self._add(group.group_id)
+        finally:
+            self._history.end()
         return left_out
 
     async def _add(self, group: str) -> None:
@@ -80,17 +91,14 @@ class _Lags:
         for partition, stored in offsets.items():
             await self._take_turn()
             topic = partition.topic
-            replica = self._view.replicas.get(topic, partition.partition)
+            mark, seconds = self._position(partition, stored.offset)
             # 0 is added, so that a group without lag has a series, too.
-            behind = 0
-            if replica is not None:
-                behind = max(0, replica.high_watermark - stored.offset)
-                seconds = self._age(partition, replica, stored.offset)
-                age[topic] = max(age[topic], seconds)
-                if self._has_detail:
-                    self._add_partition(group, partition, behind, stored.offset)
+            behind = 0 if mark is None else max(0, mark - stored.offset)
             lag[topic] += behind
-            missing[topic] += replica is None
+            missing[topic] += mark is None
+            age[topic] = max(age[topic], seconds)
+            if self._has_detail and mark is not None:
+                self._add_partition(group, partition, behind, stored.offset)
         for topic in islice(sorted(lag), limits.GROUP_SERIES_MAX - len(self._records.samples)):
             labels = {"group": group, "topic": topic}
             self._records.add(lag[topic], labels)
@@ -103,16 +111,27 @@ class _Lags:
         if self._done % limits.ITEMS_PER_TURN == 0:
             await asyncio.sleep(0)
 
-    def _age(self, partition: TopicPartition, replica: LocalReplica, committed: int) -> float:
-        return self._history.seconds_behind(
+    def _position(self, partition: TopicPartition, committed: int) -> tuple[int | None, float]:
+        """The high watermark, None if it is not known; and how long ago `committed` was there."""
+        replica = self._view.replicas.get(*partition)
+        if replica is not None:
+            start, mark = replica.start_offset, replica.high_watermark
+        elif (extent := self._ends.of(partition)) is not None:
+            start, mark = extent.start, extent.end
+        else:
+            return None, 0.0
+        return mark, self._history.seconds_behind(
             partition,
             now=self._now,
-            mark=replica.high_watermark,
-            committed=max(committed, replica.start_offset),
+            mark=mark,
+            committed=max(committed, start),
             record_age=lambda offset: self._record_age(replica, offset),
         )
 
-    def _record_age(self, replica: LocalReplica, offset: int) -> float | None:
+    def _record_age(self, replica: LocalReplica | None, offset: int) -> float | None:
+        # The log is on another broker.
+        if replica is None:
+            return None
         timestamp = replica.timestamp_at(offset)
         if timestamp is None or timestamp < 0:
             return None

@@ -41,6 +41,11 @@ class WatermarkHistory:
         if len(marks) > POINTS_MAX:
             del times[1 : POINTS_MAX // 2 : 2], marks[1 : POINTS_MAX // 2 : 2]
 
+    @property
+    def last_mark(self) -> int:
+        """After the first note."""
+        return self._marks[-1]
+
     def appended_at(self, offset: int) -> float | None:
         """When the record at `offset` was appended; None if that was before the first note.
         The offset is below the last mark."""
@@ -85,7 +90,8 @@ class LagHistory:
         committed: int,
         record_age: Callable[[int], float | None],
     ) -> float:
-        """The age of the record at `committed`; 0 if that is the high watermark `mark`.
+        """The age of the record at `committed`; 0 if that is the high watermark `mark`, or was
+        not there when this scrape began.
 
         `record_age` reads the age of a record by its timestamp; None: unknown.
         """
@@ -95,7 +101,9 @@ class LagHistory:
         if partition not in self._noted:
             self._noted.add(partition)
             history.note(now, mark)
-        if committed >= mark:
+        if committed >= min(mark, history.last_mark):
+            # Or it came after the note of this scrape: for another group, some turns of the event
+            # loop ago.
             return 0.0
         appended_at = history.appended_at(committed)
         if appended_at is None:

@@ -52,8 +52,17 @@ SECTIONS: Final = (
                 "Always 1; version and broker id are labels.",
                 *("version", "broker"),
             ),
+            _counter(
+                "moldau_metrics_failures_total",
+                "Parts of this page that are missing for an internal error, since the start; the "
+                "broker's log has them.",
+            ),
             _gauge("moldau_ready", "1 if the broker is ready to serve clients."),
             _gauge("moldau_controller", "1 if this broker is the controller."),
+            _gauge(
+                "moldau_controller_known",
+                "1 if this broker is the controller, or heard from it within the last seconds.",
+            ),
             _gauge("moldau_metadata_version", "Version of the metadata on this broker."),
             _gauge("moldau_cluster_brokers", "Registered brokers."),
             _gauge("moldau_cluster_brokers_alive", "Brokers alive, this one included."),
@@ -66,7 +75,7 @@ SECTIONS: Final = (
             ),
         ),
         "`moldau_cluster_…` is the whole cluster as this broker sees it: do not add it up over "
-        "brokers, take the maximum.",
+        "brokers, take the median: one that is cut off sees no leaders.",
     ),
     Section(
         "Partitions and topics",
@@ -298,7 +307,7 @@ SECTIONS: Final = (
             _gauge("moldau_groups", "Groups coordinated here, by type and state.", "type", "state"),
             _gauge(
                 "moldau_group_lag",
-                "Unprocessed records, in partitions with a replica here.",
+                "Unprocessed records.",
                 *("group", "topic"),
             ),
             _gauge(
@@ -308,7 +317,8 @@ SECTIONS: Final = (
             ),
             _gauge(
                 "moldau_group_lag_unknown_partitions",
-                "Partitions with a committed offset, but no replica here.",
+                "Partitions with a committed offset and an unknown lag: no replica is here, and "
+                "their leader has not responded yet.",
                 *("group", "topic"),
             ),
             _gauge(
@@ -328,7 +338,9 @@ SECTIONS: Final = (
         ),
         "On the group's coordinator. The age of a record is since the high watermark passed it, "
         "interpolated between scrapes; if it is from before the first scrape, since its own "
-        "timestamp. Groups are left out while their coordinator loads.",
+        "timestamp. For partitions without a replica here, leaders are asked after each scrape for "
+        "the next one, and the age begins with the first of these answers. Groups are left out "
+        "while their coordinator loads.",
     ),
     Section(
         "Work queues",
@@ -360,7 +372,9 @@ SECTIONS: Final = (
         ),
         "On the leaders of the partitions. `state` is `ready` (with all that no worker came to, "
         "also delayed ones), `leased`, `delayed`, or `dead` (to be moved to the dead-letter "
-        "topic); `outcome` is `ack`, `nack` or `expired`.",
+        "topic); `outcome` is `ack`, `nack` or `expired`. A scrape loads no queue: one that no "
+        "worker, `queue stats` or `queue peek` used since its leader changed or restarted has no "
+        "`moldau_queue_messages`; one that was used and unloaded keeps counting what is written.",
     ),
     Section(
         "Transactions",
@@ -451,6 +465,11 @@ SECTIONS: Final = (
                 "moldau_pipeline_status_age_seconds",
                 "Time since its last report; a running one reports every second.",
                 "pipeline",
+            ),
+            _counter(
+                "moldau_pipeline_reports_dropped_total",
+                "Records of the topic that are no report, or name a kind or state that this "
+                "version does not know; read again by a new leader.",
             ),
         ),
         "From what pipelines publish on the topic `__moldau_pipelines`, on the broker that leads "

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import islice
 
 from moldau.api.metric_sources import MetricSources
@@ -10,16 +10,17 @@ from moldau.api.metrics_view import MetricsView
 from moldau.api.pipeline_reports import PipelineReports
 from moldau.edge.http.metrics import limits
 from moldau.edge.http.metrics.table import family
-from moldau.model.errors import ErrorCode
 from moldau.model.histogram import Histogram, total
 from moldau.model.prometheus_text import MetricFamily
+from moldau.transactions.totals import TransactionTotals
 
 
-def queue_families(view: MetricsView) -> Iterator[MetricFamily]:
-    view.load_queues()
+async def queue_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
     states: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for group, topic, backlog in view.queue_backlogs():
+    for number, (group, topic, backlog) in enumerate(view.queue_backlogs(), 1):
         states[group, topic].update(backlog._asdict())
+        if number % limits.ITEMS_PER_TURN == 0:
+            await asyncio.sleep(0)
     messages = family("moldau_queue_messages")
     for (group, topic), counts in islice(sorted(states.items()), limits.QUEUES_MAX):
         for state in ("ready", "leased", "delayed", "dead"):
@@ -40,25 +41,33 @@ def queue_families(view: MetricsView) -> Iterator[MetricFamily]:
         settled.add(numbers.expired, {**labels, "outcome": "expired"})
         dead.add(numbers.dead_letters, labels)
         durations[group].append(numbers.settle_seconds)
-    yield from (delivered, again, settled, dead)
+    for one in (delivered, again, settled, dead):
+        yield one
     settle = family("moldau_queue_settle_seconds")
     for group, parts in durations.items():
         settle.add_durations(total(parts), {"group": group})
     yield settle
 
 
-def transaction_families(view: MetricsView, sources: MetricSources) -> Iterator[MetricFamily]:
-    error, listed = view.list_transactions()
-    if error is ErrorCode.NONE:
+async def transaction_families(
+    view: MetricsView, sources: MetricSources
+) -> AsyncIterator[MetricFamily]:
+    found: list[TransactionTotals | None] = []
+    for one in view.transaction_totals():
+        found.append(one)
+        await asyncio.sleep(0)
+    known = [one for one in found if one is not None]
+    if len(known) == len(found):
+        counts: Counter[str] = Counter()
+        for one in known:
+            counts.update(one.ids_by_state)
         ids = family("moldau_transactional_ids")
-        for state, number in sorted(Counter(one.state for one in listed).items()):
+        for state, number in sorted(counts.items()):
             ids.add(number, {"state": state})
         yield ids
-    opened = view.open_transactions()
-    yield family("moldau_transactions_open", opened.number)
-    age = 0.0
-    if opened.oldest_started_at is not None:
-        age = max(0, view.clock.wall_ms() - opened.oldest_started_at) / 1000
+    yield family("moldau_transactions_open", sum(one.open for one in known))
+    started = [one.oldest_started_at for one in known if one.oldest_started_at is not None]
+    age = max(0, view.clock.wall_ms() - min(started)) / 1000 if started else 0.0
     yield family("moldau_transactions_oldest_open_seconds", age)
     ended = family("moldau_transactions_ended_total")
     ended.add(sources.ended_transactions.committed, {"result": "committed"})
@@ -87,5 +96,6 @@ async def pipeline_families(
         if progress.lag is not None:
             lag.add(progress.lag, labels)
         age.add(max(0, view.clock.wall_ms() - report.updated_at) / 1000, labels)
-    for one in (info, batches, rows, dead, lag, age):
+    dropped = family("moldau_pipeline_reports_dropped_total", reports.dropped_count)
+    for one in (info, batches, rows, dead, lag, age, dropped):
         yield one
