@@ -205,7 +205,6 @@ def expect_of_the_process() -> None:
     expect("moldau_disk_free_bytes", at_least(1))
     expect("moldau_disk_reserve_bytes", at_least(1))
     expect("moldau_disk_total_bytes", at_least(1))
-    expect("moldau_disk_reserve_bytes", at_least(1))
     expect("moldau_log_scrubbed_bytes_total", at_least(1))
     expect("moldau_compaction_due_partitions", each(0, 10))
     for name in ("runs", "read_bytes", "written_bytes", "read_records", "dropped_records"):
