@@ -36,6 +36,7 @@ from moldau.edge.http.metrics.work import (
     queue_families,
     transaction_families,
 )
+from moldau.edge.http.query_parameters import bad_parameter
 from moldau.edge.http.responses import HEADERS
 from moldau.edge.http.visits import session_of
 from moldau.model import log_events as events
@@ -55,7 +56,10 @@ def routes(sources: MetricSources, traffic: Callable[[], HttpTraffic]) -> list[R
     # As with probes, unknown parameters are ignored.
     async def metrics(request: Request) -> Response:
         view = session_of(request).cluster.metrics()
-        has_detail = DETAIL_PARTITION in request.query_params.getlist("detail")
+        details = request.query_params.getlist("detail")
+        if set(details) - {DETAIL_PARTITION}:
+            raise bad_parameter("detail", f"must be {DETAIL_PARTITION}")
+        has_detail = bool(details)
         text = await collector.text(view, has_detail=has_detail)
         return Response(text, headers=HEADERS, media_type=MEDIA_TYPE)
 
