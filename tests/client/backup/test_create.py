@@ -96,6 +96,19 @@ def test_a_second_backup_copies_only_what_is_new(store: DirectoryStore):
     assert min(log.fetched) == 9
 
 
+def test_a_compacted_topic_is_copied_afresh(store: DirectoryStore):
+    log = Log()
+    log.write()
+    log.write()
+    first = copy(store, log, 2)
+    # Compaction removed the record and then its tombstone; the backup never had the tombstone.
+    log.batches[0] = empty_batch(Offset(0), Offset(1), Epoch(0), TIME)
+    log.write()
+    compacted = pin(log, log.end, first)._replace(compacted=True)
+    made = _PartitionCopier(store, log, compacted, Pace()).run()
+    assert stored(store, made) == log.batches
+
+
 def test_files_of_a_backup_that_was_cut_short_are_used(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ):

@@ -74,6 +74,9 @@ class _Pin(NamedTuple):
     high_watermark: int
     before: PartitionCopy | None
     """Its copy in the last backup."""
+    compacted: bool = False
+    """Then it is copied afresh: files from before a compaction do not fit to what came after. A
+    deleted key would come back whose tombstone is gone, and so would an aborted record."""
 
 
 class BackupCreator:
@@ -187,6 +190,7 @@ class BackupCreator:
 
     def _pin(self, cluster: ClusterCopy, last: Manifest | None) -> list[_Pin]:
         known = {(each.topic_id, each.partition): each for each in last.partitions} if last else {}
+        was_compacted = {each.id for each in last.cluster.topics if each.compacted} if last else ()
         pins = []
         client = self._client()
         for topic in cluster.topics:
@@ -202,8 +206,9 @@ class BackupCreator:
                         f"backup has it up to {before.end}: records were lost since",
                         hint="keep this backup, and begin a new one in another directory",
                     )
-                pin = _Pin(topic.name, topic.id, index, start, end, high_watermark, before)
-                pins.append(pin)
+                compacted = topic.compacted or topic.id in was_compacted
+                place = topic.name, topic.id, index
+                pins.append(_Pin(*place, start, end, high_watermark, before, compacted))
         return pins
 
     def _client(self) -> KafkaClient:
@@ -270,6 +275,8 @@ class _PartitionCopier:
         """Files that are there already; returns where to continue."""
         pin = self._pin
         position = pin.start
+        if pin.compacted:
+            return position
         if pin.before is not None and pin.before.end > pin.start:
             kept = [segment for segment in pin.before.segments if segment.end > pin.start]
             self._segments += kept
@@ -333,7 +340,8 @@ class _PartitionCopier:
 
 
 def _left(pin: _Pin) -> int:
-    return pin.end - max(pin.start, pin.before.end if pin.before else 0)
+    is_known = pin.before is not None and not pin.compacted
+    return pin.end - max(pin.start, pin.before.end if pin.before and is_known else 0)
 
 
 def _producers(markers: Iterable[bytes]) -> Iterable[int]:
