@@ -6,8 +6,8 @@ continues at the end of each partition.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,8 +30,13 @@ from moldau.model.backup import (
 )
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import read_header, stamp
+from moldau.security.acl import Permission
+
+T = TypeVar("T")
 
 SETTING: Final = "moldau.restoring"
+_ITEMS_MAX: Final = 200
+"""Users, ACLs or quotas of one request: a broker commits users one by one, within a minute."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
 """Of one request; the broker keeps some of them in memory."""
 _SECONDS_MAX: Final = 60.0
@@ -138,12 +143,15 @@ class BackupRestorer:
         queues = self._restore_queues() if options.with_queues else 0
         groups = self._restore_groups() if options.with_groups else 0
         security = manifest.cluster.security if options.with_security else SecurityCopy()
-        if security != SecurityCopy():
-            wanted = ClusterToRestore(producer_id_min=first, security=security)
-            target.cluster.restore("cluster", wanted)
+        names = [options.name_of(topic.name) for topic in self._topics]
         with TopicSettings(target.bootstrap, target.security) as settings:
-            for topic in self._topics:
-                settings.delete(options.name_of(topic.name), SETTING)
+            # Connected, and known to be allowed, before users are restored: one of them may be the
+            # user of this command, with another password.
+            settings.delete(names, SETTING, validate_only=True)
+            for part in security_parts(security, _user_of(target)):
+                wanted = ClusterToRestore(producer_id_min=first, security=part)
+                target.cluster.restore("cluster", wanted)
+            settings.delete(names, SETTING)
         return RestoreSummary(
             topics=len(self._topics),
             partitions=len(self._partitions),
@@ -283,6 +291,28 @@ class BackupRestorer:
             )
             restored += 1
         return restored
+
+
+def security_parts(security: SecurityCopy, own: str | None) -> Iterator[SecurityCopy]:
+    """What one request each restores: prohibitions first, and last of all the user `own`, since
+    the password of this command may not be valid afterwards."""
+    deny = int(Permission.DENY)
+    for acls in _pieces(sorted(security.acls, key=lambda acl: acl.permission != deny)):
+        yield SecurityCopy(acls=acls)
+    for quotas in _pieces(security.quotas):
+        yield SecurityCopy(quotas=quotas)
+    for users in _pieces(sorted(security.users, key=lambda user: user.name == own)):
+        yield SecurityCopy(users=users)
+
+
+def _pieces(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    for at in range(0, len(items), _ITEMS_MAX):
+        yield tuple(items[at : at + _ITEMS_MAX])
+
+
+def _user_of(target: Source) -> str | None:
+    sasl = target.security.sasl
+    return None if sasl is None else sasl.username
 
 
 class _PartitionWriter:
