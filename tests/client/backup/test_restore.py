@@ -1,9 +1,132 @@
 """What a restore sends in which order, and how it continues after any failure."""
 
-from moldau.client.backup.restore import security_parts
+from typing import Any, cast
+
+import pytest
+from fakes import Fake
+
+from moldau.client.backup.create import Source
+from moldau.client.backup.manifests import Manifest, PartitionCopy
+from moldau.client.backup.restore import SETTING, BackupRestorer, security_parts
+from moldau.client.errors import ClientError
 from moldau.metadata.security_rules import ACLS_PER_COMMAND_MAX
-from moldau.model.backup import AclCopy, QuotaCopy, SecurityCopy, UserCopy
+from moldau.model.backup import (
+    AclCopy,
+    ClusterCopy,
+    QuotaCopy,
+    SecurityCopy,
+    TopicCopy,
+    UserCopy,
+)
 from moldau.security.acl import Permission
+
+TAG = "chain/3"
+
+
+class Cluster(Fake):
+    """Where it is restored: topics by name with their tags, and the ends of their partitions."""
+
+    bootstrap = "b:1"
+    security = None
+
+    def __init__(self, **tags: str | None) -> None:
+        self.tags = tags
+        self.ends: dict[str, int] = {}
+        self.asked: list[str] = []
+        """The requests that change something."""
+
+    def backup_cluster(self) -> ClusterCopy:
+        return cluster_copy(
+            *(topic(name, {} if tag is None else {SETTING: tag}) for name, tag in self.tags.items())
+        )
+
+    def restore(self, what: str, body: object) -> None:
+        self.asked.append(what)
+
+    def list_offset(self, name: str, partition: int, *more: object) -> int:
+        return self.ends.get(name, 0)
+
+    # ---- in place of TopicSettings
+
+    def __call__(self, *args: object) -> "Cluster":
+        return self
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def delete(self, names: list[str], setting: str, *, validate_only: bool = False) -> None:
+        assert setting == SETTING
+        self.asked.append(f"release {' '.join(names)}")
+
+
+def topic(name: str, configs: dict[str, str]) -> TopicCopy:
+    return TopicCopy(
+        name=name, id="0f", partitions=1, replication_factor=1, configs=configs, compacted=False
+    )
+
+
+def cluster_copy(*topics: TopicCopy) -> ClusterCopy:
+    return ClusterCopy(
+        cluster_id="c", version="1", feature_level=0, next_producer_id=0, topics=topics
+    )
+
+
+def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer:
+    monkeypatch.setattr("moldau.client.backup.restore.TopicSettings", target)
+    monkeypatch.setattr(BackupRestorer, "_client", lambda _: target)
+    manifest = Manifest(
+        id="chain",
+        number=3,
+        started_ms=1,
+        finished_ms=2,
+        cluster=cluster_copy(*(topic(name, {}) for name in "abc")),
+        partitions=tuple(
+            PartitionCopy(topic=name, topic_id="0f", partition=0, start=0, end=5) for name in "abc"
+        ),
+    )
+    source = Source(cast(Any, target), "b:1")
+    return BackupRestorer(source, cast(Any, None), manifest, http_at=cast(Any, None))
+
+
+def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    target = Cluster(a=None, b=TAG, c=TAG)
+    target.ends = dict.fromkeys("abc", 5)
+    again = restorer(target, monkeypatch)
+    assert again.run().topics == 3
+    assert again.finished == ["a"]
+    # Clients of a may have committed offsets since.
+    assert target.asked == ["release b c"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "end"),
+    [
+        pytest.param({"a": None, "b": TAG, "c": TAG}, 4, id="it has fewer records"),
+        pytest.param({"a": None, "b": TAG}, 5, id="no topic was released yet"),
+        pytest.param({"a": "x/1", "b": TAG, "c": TAG}, 5, id="of another backup"),
+    ],
+)
+def test_a_topic_that_somebody_made_during_a_restore_is_named_and_never_deleted(
+    tags: dict[str, str | None], end: int, monkeypatch: pytest.MonkeyPatch
+):
+    target = Cluster(**tags)
+    target.ends = {"a": end}
+    with pytest.raises(ClientError, match="partly finished, but topic a") as refused:
+        restorer(target, monkeypatch).run()
+    assert "delete" not in str(refused.value.hint)
+    assert target.asked == []
+
+
+def test_topics_that_exist_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):
+    target = Cluster(b=None)
+    with pytest.raises(ClientError, match="topic b exists already: nothing was restored"):
+        restorer(target, monkeypatch).run()
+    assert target.asked == []
 
 
 def rule(number: int, permission: Permission) -> AclCopy:

@@ -335,6 +335,8 @@ def restore(
         plan(restorer.offsets)
         done = restorer.run()
     seconds = max(time.monotonic() - began, 0.001)
+    if restorer.finished:
+        say("note: an earlier run had restored all of it; this one released the last topics")
     say(
         f"restored backup {manifest.number}: {counted(done.topics, 'topic')}, "
         f"{counted(done.partitions, 'partition')}, {counted(done.offsets, 'offset')}, "

@@ -6,7 +6,7 @@ continues at the end of each partition.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -88,6 +88,8 @@ class BackupRestorer:
         self._pace = pace or Pace(options.bytes_per_second)
         self.busy_groups: list[str] = []
         """Groups with members, whose offsets are left as they are."""
+        self.finished: list[str] = []
+        """Topics that an earlier run has released: it was cut short in its last step."""
         self._tag = f"{manifest.id}/{manifest.number}"
         self._clients = threading.local()
         self._opened: list[KafkaClient] = []
@@ -112,17 +114,39 @@ class BackupRestorer:
         if twice:
             raise ClientError(f"two topics would be restored as {min(twice)}")
         existing = {topic.name: topic for topic in self._target.cluster.backup_cluster().topics}
-        for name in names:
-            known = existing.get(name)
-            if known is not None and known.configs.get(SETTING) != self._tag:
-                busy = known.configs.get(SETTING)
+        tags = {name: existing[name].configs.get(SETTING) for name in names if name in existing}
+        others = {name: tag for name, tag in tags.items() if tag != self._tag}
+        if not others:
+            return
+        name, busy = next(iter(others.items()))
+        if len(others) == len(tags):
+            raise ClientError(
+                f"topic {name} exists already"
+                + (f" and is being restored from another backup ({busy})" if busy else "")
+                + ": nothing was restored",
+                hint="restore it under another name with --prefix or --rename, only others "
+                f"with --topic, or delete it: moldau topic delete {name}",
+            )
+        self._check_finished(others, len(tags) == len(names))
+
+    def _check_finished(self, others: Mapping[str, str | None], is_all_there: bool) -> None:
+        """The last step was cut short: `others` are released, and all else is restored.
+
+        Raises ClientError if one of them is not what this restore made.
+        """
+        for copy in self._partitions:
+            name = self._options.name_of(copy.topic)
+            if name not in others:
+                continue
+            end = copy.end + len(copy.markers)
+            is_ours = is_all_there and others[name] is None
+            if not is_ours or self._client().list_offset(name, copy.partition) < end:
                 raise ClientError(
-                    f"topic {name} exists already"
-                    + (f" and is being restored from another backup ({busy})" if busy else "")
-                    + ": nothing was restored",
-                    hint="restore it under another name with --prefix or --rename, only others "
-                    f"with --topic, or delete it: moldau topic delete {name}",
+                    f"this restore is partly finished, but topic {name} is not of it",
+                    hint="somebody else made it meanwhile: repeat the command with --topic for "
+                    "each of the other topics",
                 )
+        self.finished = sorted(others)
 
     def run(self) -> RestoreSummary:
         """Raises ClientError. Repeat it after an error: it continues."""
@@ -135,6 +159,12 @@ class BackupRestorer:
 
     def _run(self) -> RestoreSummary:
         manifest, options, target = self._manifest, self._options, self._target
+        names = [options.name_of(topic.name) for topic in self._topics]
+        if self.finished:
+            # Groups, queues and users came before; by now clients may have changed them.
+            with TopicSettings(target.bootstrap, target.security) as settings:
+                settings.delete([each for each in names if each not in self.finished], SETTING)
+            return self._summary()
         # First, so that no new producer has the id of one in the restored batches.
         first = manifest.cluster.next_producer_id
         target.cluster.restore("cluster", ClusterToRestore(producer_id_min=first))
@@ -143,7 +173,6 @@ class BackupRestorer:
         queues = self._restore_queues() if options.with_queues else 0
         groups = self._restore_groups() if options.with_groups else 0
         security = manifest.cluster.security if options.with_security else SecurityCopy()
-        names = [options.name_of(topic.name) for topic in self._topics]
         with TopicSettings(target.bootstrap, target.security) as settings:
             # Connected, and known to be allowed, before users are restored: one of them may be the
             # user of this command, with another password.
@@ -152,6 +181,9 @@ class BackupRestorer:
                 wanted = ClusterToRestore(producer_id_min=first, security=part)
                 target.cluster.restore("cluster", wanted)
             settings.delete(names, SETTING)
+        return self._summary(groups, queues, len(security.users))
+
+    def _summary(self, groups: int = 0, queues: int = 0, users: int = 0) -> RestoreSummary:
         return RestoreSummary(
             topics=len(self._topics),
             partitions=len(self._partitions),
@@ -159,7 +191,7 @@ class BackupRestorer:
             bytes=sum(each.size for each in self._partitions),
             groups=groups,
             queues=queues,
-            users=len(security.users),
+            users=users,
         )
 
     def expiring(self, now_ms: int) -> list[str]:
