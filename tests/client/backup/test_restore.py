@@ -1,26 +1,42 @@
 """What a restore sends in which order, and how it continues after any failure."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from fakes import Fake
+from msgspec.structs import replace
 
 from moldau.client.backup.create import Source
-from moldau.client.backup.manifests import Manifest, PartitionCopy
-from moldau.client.backup.restore import SETTING, BackupRestorer, security_parts
-from moldau.client.errors import ClientError
+from moldau.client.backup.manifests import Manifest, PartitionCopy, QueueCopy
+from moldau.client.backup.restore import SETTING, BackupRestorer, _PartitionWriter, security_parts
+from moldau.client.errors import ClientError, RejectedError
 from moldau.metadata.security_rules import ACLS_PER_COMMAND_MAX
 from moldau.model.backup import (
     AclCopy,
     ClusterCopy,
+    QueueGroupCopy,
+    QueueStateCopy,
     QuotaCopy,
     SecurityCopy,
     TopicCopy,
     UserCopy,
 )
+from moldau.model.errors import ErrorCode
 from moldau.security.acl import Permission
 
 TAG = "chain/3"
+STATE = QueueStateCopy(partition=0, records=((b"k", b"v"),))
+QUEUE = QueueGroupCopy(
+    name="jobs",
+    topics=("a",),
+    visibility_ms=1,
+    attempts_max=1,
+    backoff_ms=1,
+    backoff_ms_max=1,
+    dead_letter_topic="",
+    starts_at_end=False,
+)
 
 
 class Cluster(Fake):
@@ -32,16 +48,28 @@ class Cluster(Fake):
     def __init__(self, **tags: str | None) -> None:
         self.tags = tags
         self.ends: dict[str, int] = {}
+        self.queues: tuple[QueueGroupCopy, ...] = ()
+        self.states: dict[str, object] = {}
         self.asked: list[str] = []
         """The requests that change something."""
 
     def backup_cluster(self) -> ClusterCopy:
-        return cluster_copy(
-            *(topic(name, {} if tag is None else {SETTING: tag}) for name, tag in self.tags.items())
-        )
+        tags = self.tags.items()
+        topics = (topic(name, {} if tag is None else {SETTING: tag}) for name, tag in tags)
+        return replace(cluster_copy(*topics), queue_groups=self.queues)
 
-    def restore(self, what: str, body: object) -> None:
+    def restore(self, what: str, body: Any) -> None:
         self.asked.append(what)
+        if what == "queues" and self.states.setdefault(body.group, body.state) != body.state:
+            raise RejectedError("another state", ErrorCode.DUPLICATE_RESOURCE)
+        if what == "queue-groups":
+            self.queues += (body,)
+
+    def topology(self, topics: object = None) -> Any:
+        broker = SimpleNamespace(id=1, http="h:1")
+        partition = SimpleNamespace(leader=1)
+        topic = SimpleNamespace(partitions=[partition])
+        return SimpleNamespace(brokers=[broker], topics=[topic])
 
     def list_offset(self, name: str, partition: int, *more: object) -> int:
         return self.ends.get(name, 0)
@@ -77,18 +105,20 @@ def cluster_copy(*topics: TopicCopy) -> ClusterCopy:
 def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer:
     monkeypatch.setattr("moldau.client.backup.restore.TopicSettings", target)
     monkeypatch.setattr(BackupRestorer, "_client", lambda _: target)
+    monkeypatch.setattr(_PartitionWriter, "_retry", lambda _, attempt: attempt())
     manifest = Manifest(
         id="chain",
         number=3,
         started_ms=1,
         finished_ms=2,
-        cluster=cluster_copy(*(topic(name, {}) for name in "abc")),
+        cluster=replace(cluster_copy(*(topic(name, {}) for name in "abc")), queue_groups=(QUEUE,)),
+        queues=(QueueCopy(group="jobs", topic="a", partitions=(STATE,)),),
         partitions=tuple(
             PartitionCopy(topic=name, topic_id="0f", partition=0, start=0, end=5) for name in "abc"
         ),
     )
     source = Source(cast(Any, target), "b:1")
-    return BackupRestorer(source, cast(Any, None), manifest, http_at=cast(Any, None))
+    return BackupRestorer(source, cast(Any, None), manifest, http_at=lambda _: target)
 
 
 def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no_more(
@@ -120,6 +150,27 @@ def test_a_topic_that_somebody_made_during_a_restore_is_named_and_never_deleted(
         restorer(target, monkeypatch).run()
     assert "delete" not in str(refused.value.hint)
     assert target.asked == []
+
+
+def test_a_queue_of_an_earlier_run_is_complete(monkeypatch: pytest.MonkeyPatch):
+    target = Cluster(a=TAG)
+    assert restorer(target, monkeypatch)._restore_queues() == 1
+    assert target.asked == ["queues", "queue-groups"]
+    again = restorer(target, monkeypatch)
+    assert again._restore_queues() == 1
+    assert again.busy_queues == []
+
+
+def test_a_queue_with_other_settings_or_another_state_is_left_and_named(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    target = Cluster(a=TAG)
+    for queue, states in ((replace(QUEUE, topics=("x",)), {}), (QUEUE, {"jobs": "other"})):
+        target.queues, target.states = (queue,), dict(states)
+        made = restorer(target, monkeypatch)
+        assert made._restore_queues() == 0
+        assert made.busy_queues == ["jobs"]
+        assert "queue-groups" not in target.asked
 
 
 def test_topics_that_exist_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):

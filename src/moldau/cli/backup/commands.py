@@ -303,7 +303,7 @@ def restore(
     rate: float | None,
     quiet: bool,
     http: str,
-) -> None:
+) -> int:
     """Restore topics with the same offsets, and what refers to them.
 
     Topics that exist are never changed. Users, ACLs and quotas are restored with whole backups
@@ -349,11 +349,17 @@ def restore(
             f"note: group {group} has members, and its offsets were not restored; stop them and "
             f"set the offsets: moldau group seek {group}"
         )
+    for group in restorer.busy_queues:
+        say(
+            f"note: queue {group} exists in the cluster, and its state was not restored: it goes "
+            "on as it is there; to have both, restore the topics with --prefix"
+        )
     for topic in restorer.expiring(int(time.time() * 1000)):
         say(
             f"note: records of {names(topic)} are older than its retention.ms and will be deleted; "
             f"keep them: moldau topic alter {names(topic)} --set retention.ms=-1"
         )
+    return ExitCode.FAILED if restorer.busy_groups or restorer.busy_queues else ExitCode.OK
 
 
 @backup.command(

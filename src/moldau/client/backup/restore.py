@@ -88,6 +88,8 @@ class BackupRestorer:
         self._pace = pace or Pace(options.bytes_per_second)
         self.busy_groups: list[str] = []
         """Groups with members, whose offsets are left as they are."""
+        self.busy_queues: list[str] = []
+        """Queues that the cluster has already, and whose state is left as it is."""
         self.finished: list[str] = []
         """Topics that an earlier run has released: it was cut short in its last step."""
         self._tag = f"{manifest.id}/{manifest.number}"
@@ -290,39 +292,43 @@ class BackupRestorer:
         """Groups all of whose topics are restored, under any names."""
         names = {topic.name for topic in self._topics}
         http = self._target.cluster
-        known = {group.name for group in http.backup_cluster().queue_groups}
+        known = {group.name: group for group in http.backup_cluster().queue_groups}
         restored = 0
         for group in self._manifest.cluster.queue_groups:
-            if not names.issuperset(group.topics) or group.name in known:
+            if not names.issuperset(group.topics):
                 continue
-            for queue in self._manifest.queues:
-                if queue.group == group.name:
-                    for state in queue.partitions:
-                        wanted = QueueToRestore(
-                            group=group.name,
-                            topic=self._options.name_of(queue.topic),
-                            state=state,
-                            end=self._ends[queue.topic, state.partition],
-                        )
-                        writer = _PartitionWriter(
-                            self._target,
-                            self._client(),
-                            state.partition,
-                            wanted.topic,
-                            self._http_at,
-                        )
-                        writer.put_queue(wanted)
             dead = group.dead_letter_topic
-            http.restore(
-                "queue-groups",
-                replace(
-                    group,
-                    topics=tuple(map(self._options.name_of, group.topics)),
-                    dead_letter_topic=self._options.name_of(dead) if dead in names else dead,
-                ),
+            wanted = replace(
+                group,
+                topics=tuple(sorted(map(self._options.name_of, group.topics))),
+                dead_letter_topic=self._options.name_of(dead) if dead in names else dead,
             )
+            # Of an earlier run, if it is the same: then its state is, too, or is refused.
+            if known.get(group.name, wanted) != wanted or not self._restore_states(group.name):
+                self.busy_queues.append(group.name)
+                continue
+            if group.name not in known:
+                http.restore("queue-groups", wanted)
             restored += 1
         return restored
+
+    def _restore_states(self, group: str) -> bool:
+        """Whether all partitions of a queue have the state of the backup now."""
+        for queue in self._manifest.queues:
+            for state in queue.partitions if queue.group == group else ():
+                topic = self._options.name_of(queue.topic)
+                end = self._ends[queue.topic, state.partition]
+                wanted = QueueToRestore(group=group, topic=topic, state=state, end=end)
+                writer = _PartitionWriter(
+                    self._target, self._client(), state.partition, topic, self._http_at
+                )
+                try:
+                    writer.put_queue(wanted)
+                except RejectedError as error:
+                    if error.code != ErrorCode.DUPLICATE_RESOURCE:
+                        raise
+                    return False
+        return True
 
 
 def security_parts(security: SecurityCopy, own: str | None) -> Iterator[SecurityCopy]:
