@@ -128,6 +128,28 @@ def test_files_of_a_backup_that_was_cut_short_are_used(
     assert stored(store, copy(store, log, 6)) == log.batches
 
 
+def test_a_file_that_is_gone_is_copied_again_and_what_follows_it_used(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("moldau.client.backup.create.SEGMENT_BYTES", 1)
+    log = Log()
+    log.write()
+    log.write(producer=7)
+    log.write(producer=8)
+    log.mark(8)
+    stable = log.end
+    log.mark(7)
+    first = copy(store, log, stable)
+    assert first.markers == (log.batches[-1],)
+    for number in (0, 1, 3):
+        again = DirectoryStore(store.root)
+        again.delete(first.segments[number].path("0f", 0))
+        second = copy(again, log, log.end, first)
+        assert stored(again, second) == log.batches
+        assert second.markers == ()
+        assert copy(again, log, stable, first).markers == first.markers
+
+
 def test_markers_beyond_the_end_are_kept_for_transactions_below(store: DirectoryStore):
     log = Log()
     log.write(2, producer=7)

@@ -277,12 +277,17 @@ class _PartitionCopier:
         position = pin.start
         if pin.compacted:
             return position
+        there = set(found_segments(self._store, pin.topic_id, pin.partition))
         if pin.before is not None and pin.before.end > pin.start:
-            kept = [segment for segment in pin.before.segments if segment.end > pin.start]
-            self._segments += kept
+            for segment in pin.before.segments:
+                if segment.end > pin.start:
+                    if segment not in there:
+                        # Somebody deleted it: from here on all is copied again.
+                        break
+                    self._segments.append(segment)
+                    position = segment.end
             self._open.update(_producers(pin.before.markers))
-            position = pin.before.end
-        for segment in found_segments(self._store, pin.topic_id, pin.partition):
+        for segment in sorted(there):
             is_next = segment.start == position or (
                 not self._segments and segment.start <= position < segment.end
             )
