@@ -4,9 +4,11 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from moldau.client.backup.create import BackupCreator
 from moldau.client.backup.manifests import (
     BackupDamagedError,
     Manifest,
@@ -132,6 +134,30 @@ def test_pruning_keeps_what_the_kept_backups_need(store: DirectoryStore):
     assert manifest_numbers(store) == [2, 3]
     assert prune(store, 1).files == 1
     assert data_paths(store) == [SECOND.path("0f", 0), THIRD.path("0f", 0)]
+
+
+def test_pruning_spares_files_of_a_backup_that_is_being_made(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    for segment in (FIRST, SECOND, THIRD):
+        store.put(segment.path("0f", 0), b"abc")
+    save_manifest(store, manifest(1, FIRST))
+    young = SECOND.path("0f", 0)
+    monkeypatch.setattr(DirectoryStore, "is_settled", lambda _, path: path != young)
+    assert prune(store, 1).files == 1
+    assert data_paths(store) == [FIRST.path("0f", 0), young]
+
+
+def test_a_backup_whose_files_another_command_deleted_is_none(store: DirectoryStore):
+    store.put(FIRST.path("0f", 0), b"abc")
+    creator = BackupCreator(cast(Any, None), store, new_id=lambda: "")
+    whole, broken = manifest(1, FIRST), manifest(2, FIRST, SECOND)
+    for made in (whole, broken):
+        save_manifest(store, made)
+    creator._check_files(whole)
+    with pytest.raises(ClientError, match=f"{SECOND.path('0f', 0)} was deleted"):
+        creator._check_files(broken)
+    assert manifest_numbers(store) == [1]
 
 
 def test_places_that_cannot_be_are_refused(tmp_path: Path):

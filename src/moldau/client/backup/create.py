@@ -21,6 +21,7 @@ from moldau.client.backup.manifests import (
     PartitionCopy,
     QueueCopy,
     Segment,
+    delete_manifest,
     found_segments,
     load_manifest,
     load_mark,
@@ -133,7 +134,22 @@ class BackupCreator:
             queues=tuple(queues),
         )
         save_manifest(self._store, manifest)
+        self._check_files(manifest)
         return manifest
+
+    def _check_files(self, manifest: Manifest) -> None:
+        """An object store has no locks: another command may have deleted files meanwhile. One that
+        comes later reads the manifest, and spares them."""
+        for copy in manifest.partitions:
+            there = set(found_segments(self._store, copy.topic_id, copy.partition))
+            gone = [segment for segment in copy.segments if segment not in there]
+            if gone:
+                delete_manifest(self._store, manifest.number)
+                raise ClientError(
+                    f"{self._store.place}/{gone[0].path(copy.topic_id, copy.partition)} was "
+                    "deleted while the backup was made: there is no new backup",
+                    hint="let one command at a time change a place, and repeat this one",
+                )
 
     # ---- what brokers know beside records
 

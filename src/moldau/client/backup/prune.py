@@ -33,7 +33,10 @@ def prune(store: BackupStore, keep: int) -> Pruned:
         }
         for number in old:
             delete_manifest(store, number)
-        unused = [path for path in data_paths(store) if path not in needed]
+        # A backup that is being made has no manifest yet.
+        unused = [
+            path for path in data_paths(store) if path not in needed and store.is_settled(path)
+        ]
         for path in unused:
             store.delete(path)
         return Pruned(old, len(unused))
