@@ -359,6 +359,11 @@ def restore(
             f"note: records of {names(topic)} are older than its retention.ms and will be deleted; "
             f"keep them: moldau topic alter {names(topic)} --set retention.ms=-1"
         )
+    if done.offsets:
+        say(
+            "note: restart producers that ran in this cluster before the restore and write to its "
+            "topics: one may have the producer id of restored records"
+        )
     return ExitCode.FAILED if restorer.busy_groups or restorer.busy_queues else ExitCode.OK
 
 
