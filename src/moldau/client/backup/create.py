@@ -39,6 +39,7 @@ from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.wire.group_offsets import GroupOffsets
 from moldau.model.backup import ClusterCopy, SecurityCopy
 from moldau.records.batch import BatchHeader
+from moldau.records.compact import is_filler
 from moldau.records.runs import read_run
 
 SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -257,12 +258,14 @@ class _PartitionCopier:
         self._segments: list[Segment] = []
         self._open: set[int] = set()
         """Producers with a transaction whose marker was not met yet."""
+        self._last_crc = -1
         self._buffer = bytearray()
         self._buffer_start = 0
 
     def run(self) -> PartitionCopy:
         pin = self._pin
         position = self._take_over()
+        self._check_history(position)
         self._buffer_start = position
         for header, batch in self._read(position, pin.end):
             if not self._buffer:
@@ -282,7 +285,26 @@ class _PartitionCopier:
             end=max(pin.end, position),
             markers=tuple(self._markers(max(pin.end, position))),
             segments=tuple(self._segments),
+            last_crc=self._last_crc,
         )
+
+    def _check_history(self, position: int) -> None:
+        """That the log ended once as the last backup does. Raises ClientError."""
+        before = self._pin.before
+        if before is None or self._pin.compacted:
+            return
+        end = before.end
+        if before.last_crc < 0 or end <= self._pin.start:
+            return
+        if position == end:
+            self._last_crc = before.last_crc
+        header, _ = next(iter(self._read(end - 1, end)))
+        if (header.next_offset, header.crc) != (end, before.last_crc):
+            raise ClientError(
+                f"{self._pin.topic}-{self._pin.partition} has other records before offset "
+                f"{end} than the last backup: it was restored or compacted since",
+                hint="keep this backup, and begin a new one in another directory",
+            )
 
     def _read(self, start: int, end: int) -> Iterable[StoredBatch]:
         return stored_batches(self._client, self._pin.topic, self._pin.partition, start, end)
@@ -328,6 +350,7 @@ class _PartitionCopier:
         return position
 
     def _note(self, header: BatchHeader) -> None:
+        self._last_crc = -1 if is_filler(header) else header.crc
         if not header.is_transactional:
             return
         if header.is_control:
