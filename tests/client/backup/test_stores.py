@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from moldau.client.backup.create import BackupCreator
 from moldau.client.backup.manifests import (
@@ -23,7 +24,7 @@ from moldau.client.backup.manifests import (
     require_mark,
     save_manifest,
 )
-from moldau.client.backup.prune import prune
+from moldau.client.backup.prune import check_selection, prune
 from moldau.client.backup.stores import DirectoryStore, open_store
 from moldau.client.errors import ClientError, NotFoundError
 from moldau.model.backup import ClusterCopy
@@ -134,6 +135,17 @@ def test_pruning_keeps_what_the_kept_backups_need(store: DirectoryStore):
     assert manifest_numbers(store) == [2, 3]
     assert prune(store, 1).files == 1
     assert data_paths(store) == [SECOND.path("0f", 0), THIRD.path("0f", 0)]
+
+
+def test_a_backup_of_few_topics_never_replaces_one_of_all(store: DirectoryStore):
+    check_selection(store, ("orders*",))
+    save_manifest(store, manifest(1, FIRST))
+    check_selection(store, ())
+    with pytest.raises(ClientError, match=r"backups of other topics \(backup 1\)"):
+        check_selection(store, ("orders*",))
+    save_manifest(store, replace(manifest(2, FIRST), selection=("orders*",)))
+    with pytest.raises(ClientError, match=r"backups of other topics \(backup 2\)"):
+        check_selection(store, ())
 
 
 def test_pruning_spares_files_of_a_backup_that_is_being_made(

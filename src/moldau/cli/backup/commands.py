@@ -106,12 +106,19 @@ def create(
 
     from moldau.cli.backup.cluster import source_at
     from moldau.client.backup.create import BackupCreator, CreateOptions
+    from moldau.client.backup.prune import check_selection
     from moldau.client.backup.stores import open_store
 
     store = open_store(place)
+    selection = tuple(sorted(set(topics)))
     options = CreateOptions(
-        topics=topic_filter(topics), parallel=parallel, with_security=not no_security
+        topics=topic_filter(topics),
+        selection=selection,
+        parallel=parallel,
+        with_security=not no_security,
     )
+    if keep is not None:
+        check_selection(store, selection)
     began = time.monotonic()
     with _progress("backup", rate, quiet) as (pace, plan):
         creator = BackupCreator(

@@ -49,6 +49,8 @@ _CLIENT_SECONDS_MAX: Final = 60.0
 
 class CreateOptions(NamedTuple):
     topics: Callable[[str], bool] = lambda _: True
+    selection: tuple[str, ...] = ()
+    """The patterns of `topics`, sorted."""
     parallel: int = PARALLEL_DEFAULT
     with_security: bool = True
     bytes_per_second: float = 0.0
@@ -133,6 +135,7 @@ class BackupCreator:
             partitions=tuple(copies),
             groups=tuple(groups),
             queues=tuple(queues),
+            selection=self._options.selection,
         )
         save_manifest(self._store, manifest)
         self._check_files(manifest)

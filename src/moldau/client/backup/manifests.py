@@ -101,6 +101,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionCopy, ...]
     groups: tuple[GroupCopy, ...] = ()
     queues: tuple[QueueCopy, ...] = ()
+    selection: tuple[str, ...] = ()
+    """The patterns that chose the topics, sorted; none: all topics."""
 
     @property
     def size(self) -> int:
