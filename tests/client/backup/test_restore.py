@@ -175,8 +175,15 @@ def test_a_queue_with_other_settings_or_another_state_is_left_and_named(
 
 def test_topics_that_exist_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):
     target = Cluster(b=None)
-    with pytest.raises(ClientError, match="topic b exists already: nothing was restored"):
+    with pytest.raises(ClientError, match="topic b exists already: nothing was restored") as found:
         restorer(target, monkeypatch).run()
+    assert "moldau topic delete b" in str(found.value.hint)
+    # Topics of a restore with other options, or with all topics, wait for their release.
+    target.tags["other"] = TAG
+    with pytest.raises(ClientError, match="topic b exists already: nothing was restored") as found:
+        restorer(target, monkeypatch).run()
+    assert "repeat its command first" in str(found.value.hint)
+    assert "delete" not in str(found.value.hint)
     assert target.asked == []
 
 

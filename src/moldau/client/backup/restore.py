@@ -126,7 +126,9 @@ class BackupRestorer:
                 f"topic {name} exists already"
                 + (f" and is being restored from another backup ({busy})" if busy else "")
                 + ": nothing was restored",
-                hint="restore it under another name with --prefix or --rename, only others "
+                hint="a restore of this backup is partly finished: repeat its command first"
+                if any(each.configs.get(SETTING) == self._tag for each in existing.values())
+                else "restore it under another name with --prefix or --rename, only others "
                 f"with --topic, or delete it: moldau topic delete {name}",
             )
         self._check_finished(others, len(tags) == len(names))
