@@ -24,6 +24,7 @@ from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import LATEST, OffsetService
 from moldau.data.partitions import Partitions, first_members
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ProduceService
+from moldau.data.restore import RestoreService
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.commands import (
     AlterBrokerConfigs,
@@ -44,11 +45,16 @@ from moldau.model.ids import (
     LogId,
     Offset,
     PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
     RaftIndex,
+    TimestampMs,
     TopicId,
 )
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import NO_BROKER
+from moldau.records.batch import stamp
+from moldau.records.record import Record, build_batch
 from moldau.replica.peer_codec import encode_append
 from moldau.replica.replica import Replica
 from moldau.server.clock import SystemClock
@@ -247,6 +253,41 @@ async def test_settings_reach_the_logs_that_are_open() -> None:
     world.submit(AlterBrokerConfigs(broker_id=CLUSTER_DEFAULT, changes=(segment,)))
     assert world.logs[0].config.segment_bytes_max == 99999
     assert (world.logs[0].config.retention_ms, world.replica().is_ready) == (77, True)
+    world.stop()
+
+
+async def test_producers_of_a_backup_are_forgotten_when_the_restore_ends() -> None:
+    world = World()
+    world.submit(creation(1, configs={"moldau.restoring": "chain/1"}))
+    await world.partitions.wait_until_led()
+    record = Record(Offset(0), TimestampMs(1), b"k", b"v", [])
+    restored = bytearray()
+    for offset, producer in enumerate((7, 8)):
+        batch = bytearray(
+            build_batch(
+                [record],
+                producer_id=ProducerId(producer),
+                producer_epoch=ProducerEpoch(0),
+                base_sequence=0,
+                transactional=producer == 8,
+            )
+        )
+        stamp(batch, 0, offset, 0)
+        restored += batch
+    disk = DiskGuard()
+    assert await RestoreService(world.partitions, disk).append("t", 0, 0, restored) == 2
+    producers = world.replica().producers
+    assert {producer for producer, _ in producers} == {7, 8}
+    release = ConfigChange(name="moldau.restoring", operation=ConfigOperation.DELETE)
+    world.submit(AlterTopicConfigs(topic="t", changes=(release,)))
+    # The other one has an open transaction.
+    assert {producer for producer, _ in producers} == {8}
+    produce = ProduceService(world.partitions, disk, SystemClock())
+    first = build_batch(
+        [record], producer_id=ProducerId(7), producer_epoch=ProducerEpoch(0), base_sequence=0
+    )
+    produce.append("t", 0, memoryview(bytearray(first)), ACKS_LEADER)
+    assert world.logs[0].end_offset == 3
     world.stop()
 
 

@@ -61,7 +61,7 @@ class World:
             on_defined=self.defined.append,
         )
 
-    def create(self, name: str, *, internal: bool = False) -> None:
+    def create(self, name: str, *, internal: bool = False, restoring: str = "") -> None:
         number = len(self.image.topics) + 1
         self._apply(
             CreateTopic(
@@ -70,6 +70,7 @@ class World:
                 partitions=2,
                 replication_factor=1,
                 internal=internal,
+                configs={"moldau.restoring": restoring} if restoring else {},
             )
         )
 
@@ -321,3 +322,12 @@ async def test_a_queue_that_changes_all_the_time_is_given_up_on() -> None:
         await world.connecting.connect(queue_options(visibility_ms=7), checks)
     assert caught.value.reason is ErrorReason.UNAVAILABLE
     assert len(checks.asked) == 5
+
+
+async def test_nobody_connects_to_a_topic_that_is_being_restored() -> None:
+    world = World()
+    world.create("back", restoring="chain/1")
+    for mode in Mode:
+        assert await world.reason(mode, topics=("t", "back")) is ErrorReason.UNAVAILABLE
+    assert world.submitted == []
+    assert world.beats == []

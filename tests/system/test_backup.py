@@ -338,9 +338,11 @@ def test_a_restore_that_was_killed_is_repeated_and_continues(world: World) -> No
 def test_a_backup_that_was_killed_is_continued(world: World, tmp_path: Path) -> None:
     place = tmp_path / "cut-short"
     words = ["--http", world.source.http_address, "--parallel", "1"]
+    # Files of a compacted topic are not used again.
+    creating = ["backup", "create", str(place), *words, "--topic", "plain"]
     slow = subprocess.Popen(
         [
-            *(sys.executable, "-m", "moldau", "backup", "create", str(place), *words),
+            *(sys.executable, "-m", "moldau", *creating),
             *("--mib-per-second", "0.01"),
         ],
         stdout=subprocess.DEVNULL,
@@ -352,7 +354,7 @@ def test_a_backup_that_was_killed_is_continued(world: World, tmp_path: Path) -> 
     files = {file: file.stat().st_ino for file in place.rglob("*.batches")}
     assert "cut short" in failing("backup", "restore", str(place), *words)
     assert "cut short" in failing("backup", "verify", str(place), *words)
-    succeeding("backup", "create", str(place), *words)
+    succeeding(*creating)
     assert files.items() <= {file: file.stat().st_ino for file in place.rglob("*.batches")}.items()
     assert "whole and undamaged" in succeeding("backup", "verify", str(place))
 

@@ -17,7 +17,14 @@ from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, DiskFullError, ErrorCode, MoldauError, RefusedError
 from moldau.model.flush import FlushPolicy
-from moldau.model.ids import BrokerId, LogId, PartitionIndex, TopicId, TopicPartition
+from moldau.model.ids import (
+    BrokerId,
+    LogId,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
 from moldau.raft.membership import NO_BROKER, Members
 from moldau.records.compression import Codec
 from moldau.replica.driver import RaftDriver
@@ -345,6 +352,10 @@ class Partitions:
         for partition in topic.partitions:
             hosted = self._hosted.get((topic.name, partition.index))
             if hosted is not None:
+                if hosted.config.restoring and not config.restoring:
+                    # They are of another cluster, or of another time: a producer of now with the
+                    # same id would have its first batch taken for a retry.
+                    hosted.replica.expire_producers(TimestampMs(LONG_MAX))
                 hosted.configure(config)
                 try:
                     hosted.replica.reconfigure(log_config(config, internal=topic.internal))

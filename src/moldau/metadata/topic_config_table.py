@@ -144,7 +144,8 @@ _DEFINITIONS: Final = (
         type=ConfigType.STRING,
         default="",
         documentation="The backup that the topic is being restored from. Until it is deleted, "
-        "producers are refused, and nothing is deleted or compacted. Set by moldau backup restore.",
+        "producers are refused, and nothing is deleted or compacted. Set by moldau backup restore; "
+        "this needs ALTER on the cluster.",
     ),
     ConfigDefinition(
         name="retention.bytes",

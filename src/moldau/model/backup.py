@@ -21,6 +21,8 @@ class TopicCopy(Struct, frozen=True, kw_only=True):
     replication_factor: int
     configs: Mapping[str, str]
     """Those that are set on the topic."""
+    compacted: bool = True
+    """By its effective cleanup.policy. An older version does not say: then it may be."""
 
 
 class CredentialCopy(Struct, frozen=True, kw_only=True):

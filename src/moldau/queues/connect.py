@@ -171,6 +171,9 @@ class ConnectHandler:
                 raise unknown_topic(name)
             if topic.internal:
                 raise invalid(f"topic {name!r} is internal; consumers cannot poll it")
+            if topic.configs.get("moldau.restoring"):
+                # Its queues get their state before they are defined; a new one has none.
+                raise unavailable(f"topic {name!r} is being restored from a backup")
 
     async def fresh(self) -> Image:
         """An image that includes everything committed before this call."""

@@ -3,7 +3,9 @@
 import msgspec
 from guarded_calls import GuardedWorld, outcome
 
+from moldau.metadata.config_types import ConfigSource, ConfigType
 from moldau.metadata.security import User
+from moldau.metadata.topic_configs import ConfigEntry
 from moldau.model.backup import AclCopy, ClusterCopy, ClusterToRestore, SecurityCopy
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -48,6 +50,22 @@ def test_what_lets_clients_in_comes_back_as_it_was():
         "security.create_acls": ([RULE],),
         "security.alter_quotas": (QUOTA, {"producer_byte_rate": 7.0}),
     }
+
+
+def test_a_topic_is_compacted_by_what_applies_to_it_not_only_by_its_own_settings():
+    world = GuardedWorld()
+    for policy, compacted in (("delete", False), ("compact,delete", True)):
+        entry = ConfigEntry(
+            name="cleanup.policy",
+            value=policy,
+            source=ConfigSource.DEFAULT_CONFIG,
+            type=ConfigType.LIST,
+            documentation="",
+            synonyms=(),
+        )
+        world.services["configs"].answers["describe_topic"] = [entry]
+        found = outcome(lambda session: session.backup.cluster(), world.session(user("root")))
+        assert [topic.compacted for topic in found.topics] == [compacted]
 
 
 def test_a_rule_that_no_cluster_has_is_refused_before_anything_is_restored():

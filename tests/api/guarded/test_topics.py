@@ -1,15 +1,20 @@
-"""Topics by id: what a client may not describe is as unknown as what does not exist."""
+"""Topics by id: what a client may not describe is as unknown as what is missing. Who restores."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from guarded_calls import GuardedWorld, allow, outcome
 from handler_calls import topic
 
+from moldau.api.session import Session
+from moldau.control.config_service import ResourceKind
+from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 from moldau.security.acl import Operation, ResourceType
 
+TOPIC = ResourceKind.TOPIC
 ORDERS = topic("orders", (1, 2)).topic_id
 OTHER = TopicId(b"x" * 16)
 
@@ -54,3 +59,47 @@ def test_names_are_refused_whether_they_exist_or_not(name: str) -> None:
     found = outcome(lambda s: s.topics.find(name), world().session())
     assert isinstance(found, RefusedError)
     assert found.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+RESTORING = "moldau.restoring"
+
+
+def change(operation: ConfigOperation, value: str | None) -> ConfigChange:
+    return ConfigChange(name=RESTORING, operation=operation, value=value)
+
+
+@pytest.mark.parametrize("may_restore", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.topics.create("orders", configs={RESTORING: "x/1"}),
+        lambda s: s.configs.replace(TOPIC, "orders", {RESTORING: "x/1"}, validate_only=False),
+        lambda s: s.configs.alter(
+            TOPIC, "orders", [change(ConfigOperation.SET, "x/1")], validate_only=False
+        ),
+    ],
+)
+def test_only_who_may_restore_marks_a_topic_as_being_restored(
+    call: Callable[[Session], Any], may_restore: bool
+) -> None:
+    made = GuardedWorld()
+    rights = [
+        allow(each, ResourceType.TOPIC, "orders")
+        for each in (Operation.CREATE, Operation.ALTER_CONFIGS)
+    ]
+    if may_restore:
+        rights.append(allow(Operation.ALTER, ResourceType.CLUSTER, "kafka-cluster"))
+    made.grant(rights)
+    found = outcome(call, made.session())
+    assert isinstance(found, RefusedError) is not may_restore
+    assert bool(made.touched) is may_restore
+
+
+def test_who_may_alter_settings_may_end_a_restore() -> None:
+    made = world(Operation.ALTER_CONFIGS)
+    changes = [change(ConfigOperation.DELETE, None)]
+    found = outcome(
+        lambda s: s.configs.alter(TOPIC, "orders", changes, validate_only=False), made.session()
+    )
+    assert not isinstance(found, RefusedError)
+    assert made.touched == ["configs.alter"]

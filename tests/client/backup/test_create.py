@@ -93,7 +93,20 @@ def test_a_second_backup_copies_only_what_is_new(store: DirectoryStore):
     log.fetched.clear()
     second = copy(store, log, log.end, first)
     assert stored(store, second) == log.batches
-    assert min(log.fetched) == 9
+    assert min(log.fetched) == 8, "only its last batch, to know the log again"
+
+
+def test_a_compacted_topic_is_copied_afresh(store: DirectoryStore):
+    log = Log()
+    log.write()
+    log.write()
+    first = copy(store, log, 2)
+    # Compaction removed the record and then its tombstone; the backup never had the tombstone.
+    log.batches[0] = empty_batch(Offset(0), Offset(1), Epoch(0), TIME)
+    log.write()
+    compacted = pin(log, log.end, first)._replace(compacted=True)
+    made = _PartitionCopier(store, log, compacted, Pace()).run()
+    assert stored(store, made) == log.batches
 
 
 def test_files_of_a_backup_that_was_cut_short_are_used(
@@ -113,6 +126,45 @@ def test_files_of_a_backup_that_was_cut_short_are_used(
     bad = store.root / made.segments[1].path("0f", 0)
     bad.write_bytes(b"x")
     assert stored(store, copy(store, log, 6)) == log.batches
+
+
+def test_a_log_with_another_history_is_not_added_to_a_backup(store: DirectoryStore):
+    log, other = Log(), Log()
+    for made in (log, other):
+        made.write(2)
+    log.write()
+    first = copy(store, log, log.end)
+    assert copy(store, log, log.end, first) == first
+    # As long as the other one, and then it went on otherwise.
+    other.write(producer=7)
+    other.mark(7)
+    with pytest.raises(ClientError, match="t-0 has other records before offset 3"):
+        copy(store, other, other.end, first)
+    # Retention has deleted what could be compared.
+    other.start = 3
+    assert copy(store, other, other.end, first, start=3).start == 3
+
+
+def test_a_file_that_is_gone_is_copied_again_and_what_follows_it_used(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("moldau.client.backup.create.SEGMENT_BYTES", 1)
+    log = Log()
+    log.write()
+    log.write(producer=7)
+    log.write(producer=8)
+    log.mark(8)
+    stable = log.end
+    log.mark(7)
+    first = copy(store, log, stable)
+    assert first.markers == (log.batches[-1],)
+    for number in (0, 1, 3):
+        again = DirectoryStore(store.root)
+        again.delete(first.segments[number].path("0f", 0))
+        second = copy(again, log, log.end, first)
+        assert stored(again, second) == log.batches
+        assert second.markers == ()
+        assert copy(again, log, stable, first).markers == first.markers
 
 
 def test_markers_beyond_the_end_are_kept_for_transactions_below(store: DirectoryStore):

@@ -58,7 +58,9 @@ def _served(patch: pytest.MonkeyPatch) -> Iterator[BackupStore]:
         server.wait()
 
 
-def test_files_are_kept_listed_and_deleted(store: BackupStore) -> None:
+def test_files_are_kept_listed_and_deleted(
+    store: BackupStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load_mark(store) is None
     assert store.names("data/a") == []
     mark = Mark(format=1, id="chain", cluster_id="c")
@@ -70,6 +72,9 @@ def test_files_are_kept_listed_and_deleted(store: BackupStore) -> None:
     store.put("data/a/2.batches", b"")
     assert store.names("data/a") == ["1.batches", "2.batches"]
     assert store.names("data") == ["a"]
+    assert not store.is_settled("data/a/2.batches")
+    monkeypatch.setattr("moldau.client.backup.stores._SETTLED_SECONDS", -60.0)
+    assert store.is_settled("data/a/2.batches")
     store.delete("data/a/2.batches")
     store.delete("data/a/2.batches")
     assert store.names("data/a") == ["1.batches"]

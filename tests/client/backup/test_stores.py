@@ -4,9 +4,12 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from moldau.client.backup.create import BackupCreator
 from moldau.client.backup.manifests import (
     BackupDamagedError,
     Manifest,
@@ -21,7 +24,7 @@ from moldau.client.backup.manifests import (
     require_mark,
     save_manifest,
 )
-from moldau.client.backup.prune import prune
+from moldau.client.backup.prune import check_selection, prune
 from moldau.client.backup.stores import DirectoryStore, open_store
 from moldau.client.errors import ClientError, NotFoundError
 from moldau.model.backup import ClusterCopy
@@ -132,6 +135,41 @@ def test_pruning_keeps_what_the_kept_backups_need(store: DirectoryStore):
     assert manifest_numbers(store) == [2, 3]
     assert prune(store, 1).files == 1
     assert data_paths(store) == [SECOND.path("0f", 0), THIRD.path("0f", 0)]
+
+
+def test_a_backup_of_few_topics_never_replaces_one_of_all(store: DirectoryStore):
+    check_selection(store, ("orders*",))
+    save_manifest(store, manifest(1, FIRST))
+    check_selection(store, ())
+    with pytest.raises(ClientError, match=r"backups of other topics \(backup 1\)"):
+        check_selection(store, ("orders*",))
+    save_manifest(store, replace(manifest(2, FIRST), selection=("orders*",)))
+    with pytest.raises(ClientError, match=r"backups of other topics \(backup 2\)"):
+        check_selection(store, ())
+
+
+def test_pruning_spares_files_of_a_backup_that_is_being_made(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+):
+    for segment in (FIRST, SECOND, THIRD):
+        store.put(segment.path("0f", 0), b"abc")
+    save_manifest(store, manifest(1, FIRST))
+    young = SECOND.path("0f", 0)
+    monkeypatch.setattr(DirectoryStore, "is_settled", lambda _, path: path != young)
+    assert prune(store, 1).files == 1
+    assert data_paths(store) == [FIRST.path("0f", 0), young]
+
+
+def test_a_backup_whose_files_another_command_deleted_is_none(store: DirectoryStore):
+    store.put(FIRST.path("0f", 0), b"abc")
+    creator = BackupCreator(cast(Any, None), store, new_id=lambda: "")
+    whole, broken = manifest(1, FIRST), manifest(2, FIRST, SECOND)
+    for made in (whole, broken):
+        save_manifest(store, made)
+    creator._check_files(whole)
+    with pytest.raises(ClientError, match=f"{SECOND.path('0f', 0)} was deleted"):
+        creator._check_files(broken)
+    assert manifest_numbers(store) == [1]
 
 
 def test_places_that_cannot_be_are_refused(tmp_path: Path):

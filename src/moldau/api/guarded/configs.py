@@ -1,6 +1,7 @@
 """Settings of topics and brokers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
@@ -39,6 +40,7 @@ class GuardedConfigs:
         """Changes only these keys."""
         about = Parts(changes, _change_text, _heading(kind, name, validate_only=validate_only))
         self._check("configs.alter", kind, name, about)
+        check_restoring(self._guard, name, ((each.name, each.value) for each in changes))
         await self._service.alter(kind, name, changes, validate_only=validate_only)
 
     async def replace(
@@ -47,6 +49,7 @@ class GuardedConfigs:
         """Sets these keys and unsets all others."""
         heading = _heading(kind, name, validate_only=validate_only)
         self._check("configs.replace", kind, name, Parts([*configs.items()], setting_text, heading))
+        check_restoring(self._guard, name, configs.items())
         await self._service.replace(kind, name, configs, validate_only=validate_only)
 
     def _check(self, use_case: str, kind: int, name: str, about: object = "") -> None:
@@ -58,8 +61,16 @@ class GuardedConfigs:
             self._guard.check(use_case, ResourceType.CLUSTER, about=about)
 
 
+_RESTORING: Final = "moldau.restoring"
 _PUBLIC = frozenset({*TOPIC_CONFIGS, *BROKER_CONFIGS, *LOG_COMPONENTS})
 """Settings and log components whose values are in the audit log."""
+
+
+def check_restoring(guard: Guard, topic: str, settings: Iterable[tuple[str, str | None]]) -> None:
+    """Nobody produces to a topic that is being restored, and nothing of it is deleted: only who may
+    restore may begin that. Raises RefusedError."""
+    if any(name == _RESTORING and value for name, value in settings):
+        guard.check("backup.append", ResourceType.CLUSTER, about=f"{topic}: {_RESTORING}")
 
 
 def _heading(kind: int, name: str, *, validate_only: bool) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
-from moldau.api.guarded.configs import setting_text
+from moldau.api.guarded.configs import check_restoring, setting_text
 from moldau.api.metadata_changes import await_leaders
 from moldau.api.quotas import Meter
 from moldau.metadata.image import Topic
@@ -94,6 +94,7 @@ class GuardedTopics:
             heading=VALIDATED if validate_only else "",
         )
         self._guard.check("topics.create", _TOPIC, name, about)
+        check_restoring(self._guard, name, (configs or {}).items())
         meter = self._checked_meter()
         created = await self._broker.topics.create(
             name,

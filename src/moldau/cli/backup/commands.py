@@ -106,12 +106,19 @@ def create(
 
     from moldau.cli.backup.cluster import source_at
     from moldau.client.backup.create import BackupCreator, CreateOptions
+    from moldau.client.backup.prune import check_selection
     from moldau.client.backup.stores import open_store
 
     store = open_store(place)
+    selection = tuple(sorted(set(topics)))
     options = CreateOptions(
-        topics=topic_filter(topics), parallel=parallel, with_security=not no_security
+        topics=topic_filter(topics),
+        selection=selection,
+        parallel=parallel,
+        with_security=not no_security,
     )
+    if keep is not None:
+        check_selection(store, selection)
     began = time.monotonic()
     with _progress("backup", rate, quiet) as (pace, plan):
         creator = BackupCreator(
@@ -303,7 +310,7 @@ def restore(
     rate: float | None,
     quiet: bool,
     http: str,
-) -> None:
+) -> int:
     """Restore topics with the same offsets, and what refers to them.
 
     Topics that exist are never changed. Users, ACLs and quotas are restored with whole backups
@@ -335,6 +342,8 @@ def restore(
         plan(restorer.offsets)
         done = restorer.run()
     seconds = max(time.monotonic() - began, 0.001)
+    if restorer.finished:
+        say("note: an earlier run had restored all of it; this one released the last topics")
     say(
         f"restored backup {manifest.number}: {counted(done.topics, 'topic')}, "
         f"{counted(done.partitions, 'partition')}, {counted(done.offsets, 'offset')}, "
@@ -347,11 +356,22 @@ def restore(
             f"note: group {group} has members, and its offsets were not restored; stop them and "
             f"set the offsets: moldau group seek {group}"
         )
+    for group in restorer.busy_queues:
+        say(
+            f"note: queue {group} exists in the cluster, and its state was not restored: it goes "
+            "on as it is there; to have both, restore the topics with --prefix"
+        )
     for topic in restorer.expiring(int(time.time() * 1000)):
         say(
             f"note: records of {names(topic)} are older than its retention.ms and will be deleted; "
             f"keep them: moldau topic alter {names(topic)} --set retention.ms=-1"
         )
+    if done.offsets:
+        say(
+            "note: restart producers that ran in this cluster before the restore and write to its "
+            "topics: one may have the producer id of restored records"
+        )
+    return ExitCode.FAILED if restorer.busy_groups or restorer.busy_queues else ExitCode.OK
 
 
 @backup.command(

@@ -21,6 +21,7 @@ from moldau.client.backup.manifests import (
     PartitionCopy,
     QueueCopy,
     Segment,
+    delete_manifest,
     found_segments,
     load_manifest,
     load_mark,
@@ -38,6 +39,7 @@ from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.client.wire.group_offsets import GroupOffsets
 from moldau.model.backup import ClusterCopy, SecurityCopy
 from moldau.records.batch import BatchHeader
+from moldau.records.compact import is_filler
 from moldau.records.runs import read_run
 
 SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -47,6 +49,8 @@ _CLIENT_SECONDS_MAX: Final = 60.0
 
 class CreateOptions(NamedTuple):
     topics: Callable[[str], bool] = lambda _: True
+    selection: tuple[str, ...] = ()
+    """The patterns of `topics`, sorted."""
     parallel: int = PARALLEL_DEFAULT
     with_security: bool = True
     bytes_per_second: float = 0.0
@@ -74,6 +78,9 @@ class _Pin(NamedTuple):
     high_watermark: int
     before: PartitionCopy | None
     """Its copy in the last backup."""
+    compacted: bool = False
+    """Then it is copied afresh: files from before a compaction do not fit to what came after. A
+    deleted key would come back whose tombstone is gone, and so would an aborted record."""
 
 
 class BackupCreator:
@@ -128,9 +135,25 @@ class BackupCreator:
             partitions=tuple(copies),
             groups=tuple(groups),
             queues=tuple(queues),
+            selection=self._options.selection,
         )
         save_manifest(self._store, manifest)
+        self._check_files(manifest)
         return manifest
+
+    def _check_files(self, manifest: Manifest) -> None:
+        """An object store has no locks: another command may have deleted files meanwhile. One that
+        comes later reads the manifest, and spares them."""
+        for copy in manifest.partitions:
+            there = set(found_segments(self._store, copy.topic_id, copy.partition))
+            gone = [segment for segment in copy.segments if segment not in there]
+            if gone:
+                delete_manifest(self._store, manifest.number)
+                raise ClientError(
+                    f"{self._store.place}/{gone[0].path(copy.topic_id, copy.partition)} was "
+                    "deleted while the backup was made: there is no new backup",
+                    hint="let one command at a time change a place, and repeat this one",
+                )
 
     # ---- what brokers know beside records
 
@@ -187,6 +210,7 @@ class BackupCreator:
 
     def _pin(self, cluster: ClusterCopy, last: Manifest | None) -> list[_Pin]:
         known = {(each.topic_id, each.partition): each for each in last.partitions} if last else {}
+        was_compacted = {each.id for each in last.cluster.topics if each.compacted} if last else ()
         pins = []
         client = self._client()
         for topic in cluster.topics:
@@ -202,8 +226,9 @@ class BackupCreator:
                         f"backup has it up to {before.end}: records were lost since",
                         hint="keep this backup, and begin a new one in another directory",
                     )
-                pin = _Pin(topic.name, topic.id, index, start, end, high_watermark, before)
-                pins.append(pin)
+                compacted = topic.compacted or topic.id in was_compacted
+                place = topic.name, topic.id, index
+                pins.append(_Pin(*place, start, end, high_watermark, before, compacted))
         return pins
 
     def _client(self) -> KafkaClient:
@@ -236,12 +261,14 @@ class _PartitionCopier:
         self._segments: list[Segment] = []
         self._open: set[int] = set()
         """Producers with a transaction whose marker was not met yet."""
+        self._last_crc = -1
         self._buffer = bytearray()
         self._buffer_start = 0
 
     def run(self) -> PartitionCopy:
         pin = self._pin
         position = self._take_over()
+        self._check_history(position)
         self._buffer_start = position
         for header, batch in self._read(position, pin.end):
             if not self._buffer:
@@ -261,7 +288,26 @@ class _PartitionCopier:
             end=max(pin.end, position),
             markers=tuple(self._markers(max(pin.end, position))),
             segments=tuple(self._segments),
+            last_crc=self._last_crc,
         )
+
+    def _check_history(self, position: int) -> None:
+        """That the log ended once as the last backup does. Raises ClientError."""
+        before = self._pin.before
+        if before is None or self._pin.compacted:
+            return
+        end = before.end
+        if before.last_crc < 0 or end <= self._pin.start:
+            return
+        if position == end:
+            self._last_crc = before.last_crc
+        header, _ = next(iter(self._read(end - 1, end)))
+        if (header.next_offset, header.crc) != (end, before.last_crc):
+            raise ClientError(
+                f"{self._pin.topic}-{self._pin.partition} has other records before offset "
+                f"{end} than the last backup: it was restored or compacted since",
+                hint="keep this backup, and begin a new one in another directory",
+            )
 
     def _read(self, start: int, end: int) -> Iterable[StoredBatch]:
         return stored_batches(self._client, self._pin.topic, self._pin.partition, start, end)
@@ -270,12 +316,19 @@ class _PartitionCopier:
         """Files that are there already; returns where to continue."""
         pin = self._pin
         position = pin.start
+        if pin.compacted:
+            return position
+        there = set(found_segments(self._store, pin.topic_id, pin.partition))
         if pin.before is not None and pin.before.end > pin.start:
-            kept = [segment for segment in pin.before.segments if segment.end > pin.start]
-            self._segments += kept
+            for segment in pin.before.segments:
+                if segment.end > pin.start:
+                    if segment not in there:
+                        # Somebody deleted it: from here on all is copied again.
+                        break
+                    self._segments.append(segment)
+                    position = segment.end
             self._open.update(_producers(pin.before.markers))
-            position = pin.before.end
-        for segment in found_segments(self._store, pin.topic_id, pin.partition):
+        for segment in sorted(there):
             is_next = segment.start == position or (
                 not self._segments and segment.start <= position < segment.end
             )
@@ -300,6 +353,7 @@ class _PartitionCopier:
         return position
 
     def _note(self, header: BatchHeader) -> None:
+        self._last_crc = -1 if is_filler(header) else header.crc
         if not header.is_transactional:
             return
         if header.is_control:
@@ -333,7 +387,8 @@ class _PartitionCopier:
 
 
 def _left(pin: _Pin) -> int:
-    return pin.end - max(pin.start, pin.before.end if pin.before else 0)
+    is_known = pin.before is not None and not pin.compacted
+    return pin.end - max(pin.start, pin.before.end if pin.before and is_known else 0)
 
 
 def _producers(markers: Iterable[bytes]) -> Iterable[int]:

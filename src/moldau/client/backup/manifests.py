@@ -67,6 +67,8 @@ class PartitionCopy(Struct, frozen=True, kw_only=True):
     """Of transactions that had ended, with a marker after `end`; appended when restored."""
     segments: tuple[Segment, ...] = ()
     """The first may begin before `start`: with the batch that has it."""
+    last_crc: int = -1
+    """Of the batch before `end`, by which the next backup knows the log again; -1: of none."""
 
     @property
     def size(self) -> int:
@@ -99,6 +101,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionCopy, ...]
     groups: tuple[GroupCopy, ...] = ()
     queues: tuple[QueueCopy, ...] = ()
+    selection: tuple[str, ...] = ()
+    """The patterns that chose the topics, sorted; none: all topics."""
 
     @property
     def size(self) -> int:

@@ -11,11 +11,24 @@ from moldau.client.backup.manifests import (
     require_mark,
 )
 from moldau.client.backup.stores import BackupStore
+from moldau.client.errors import ClientError
 
 
 class Pruned(NamedTuple):
     backups: Sequence[int]
     files: int
+
+
+def check_selection(store: BackupStore, selection: Sequence[str]) -> None:
+    """Raises ClientError if there are backups of other topics: keeping the newest ones would delete
+    a backup of all topics for one of a few."""
+    for number in manifest_numbers(store):
+        if load_manifest(store, number).selection != tuple(selection):
+            raise ClientError(
+                f"{store.place} has backups of other topics (backup {number}), which --keep would "
+                "delete, too: no backup was made",
+                hint="choose a directory for each selection of topics, or leave out --keep",
+            )
 
 
 def prune(store: BackupStore, keep: int) -> Pruned:
@@ -33,7 +46,10 @@ def prune(store: BackupStore, keep: int) -> Pruned:
         }
         for number in old:
             delete_manifest(store, number)
-        unused = [path for path in data_paths(store) if path not in needed]
+        # A backup that is being made has no manifest yet.
+        unused = [
+            path for path in data_paths(store) if path not in needed and store.is_settled(path)
+        ]
         for path in unused:
             store.delete(path)
         return Pruned(old, len(unused))

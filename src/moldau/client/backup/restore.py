@@ -6,8 +6,8 @@ continues at the end of each partition.
 """
 
 import threading
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,8 +30,13 @@ from moldau.model.backup import (
 )
 from moldau.model.errors import ErrorCode
 from moldau.records.batch import read_header, stamp
+from moldau.security.acl import Permission
+
+T = TypeVar("T")
 
 SETTING: Final = "moldau.restoring"
+_ITEMS_MAX: Final = 200
+"""Users, ACLs or quotas of one request: a broker commits users one by one, within a minute."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
 """Of one request; the broker keeps some of them in memory."""
 _SECONDS_MAX: Final = 60.0
@@ -83,6 +88,10 @@ class BackupRestorer:
         self._pace = pace or Pace(options.bytes_per_second)
         self.busy_groups: list[str] = []
         """Groups with members, whose offsets are left as they are."""
+        self.busy_queues: list[str] = []
+        """Queues that the cluster has already, and whose state is left as it is."""
+        self.finished: list[str] = []
+        """Topics that an earlier run has released: it was cut short in its last step."""
         self._tag = f"{manifest.id}/{manifest.number}"
         self._clients = threading.local()
         self._opened: list[KafkaClient] = []
@@ -107,17 +116,41 @@ class BackupRestorer:
         if twice:
             raise ClientError(f"two topics would be restored as {min(twice)}")
         existing = {topic.name: topic for topic in self._target.cluster.backup_cluster().topics}
-        for name in names:
-            known = existing.get(name)
-            if known is not None and known.configs.get(SETTING) != self._tag:
-                busy = known.configs.get(SETTING)
+        tags = {name: existing[name].configs.get(SETTING) for name in names if name in existing}
+        others = {name: tag for name, tag in tags.items() if tag != self._tag}
+        if not others:
+            return
+        name, busy = next(iter(others.items()))
+        if len(others) == len(tags):
+            raise ClientError(
+                f"topic {name} exists already"
+                + (f" and is being restored from another backup ({busy})" if busy else "")
+                + ": nothing was restored",
+                hint="a restore of this backup is partly finished: repeat its command first"
+                if any(each.configs.get(SETTING) == self._tag for each in existing.values())
+                else "restore it under another name with --prefix or --rename, only others "
+                f"with --topic, or delete it: moldau topic delete {name}",
+            )
+        self._check_finished(others, len(tags) == len(names))
+
+    def _check_finished(self, others: Mapping[str, str | None], is_all_there: bool) -> None:
+        """The last step was cut short: `others` are released, and all else is restored.
+
+        Raises ClientError if one of them is not what this restore made.
+        """
+        for copy in self._partitions:
+            name = self._options.name_of(copy.topic)
+            if name not in others:
+                continue
+            end = copy.end + len(copy.markers)
+            is_ours = is_all_there and others[name] is None
+            if not is_ours or self._client().list_offset(name, copy.partition) < end:
                 raise ClientError(
-                    f"topic {name} exists already"
-                    + (f" and is being restored from another backup ({busy})" if busy else "")
-                    + ": nothing was restored",
-                    hint="restore it under another name with --prefix or --rename, only others "
-                    f"with --topic, or delete it: moldau topic delete {name}",
+                    f"this restore is partly finished, but topic {name} is not of it",
+                    hint="somebody else made it meanwhile: repeat the command with --topic for "
+                    "each of the other topics",
                 )
+        self.finished = sorted(others)
 
     def run(self) -> RestoreSummary:
         """Raises ClientError. Repeat it after an error: it continues."""
@@ -130,6 +163,12 @@ class BackupRestorer:
 
     def _run(self) -> RestoreSummary:
         manifest, options, target = self._manifest, self._options, self._target
+        names = [options.name_of(topic.name) for topic in self._topics]
+        if self.finished:
+            # Groups, queues and users came before; by now clients may have changed them.
+            with TopicSettings(target.bootstrap, target.security) as settings:
+                settings.delete([each for each in names if each not in self.finished], SETTING)
+            return self._summary()
         # First, so that no new producer has the id of one in the restored batches.
         first = manifest.cluster.next_producer_id
         target.cluster.restore("cluster", ClusterToRestore(producer_id_min=first))
@@ -138,12 +177,17 @@ class BackupRestorer:
         queues = self._restore_queues() if options.with_queues else 0
         groups = self._restore_groups() if options.with_groups else 0
         security = manifest.cluster.security if options.with_security else SecurityCopy()
-        if security != SecurityCopy():
-            wanted = ClusterToRestore(producer_id_min=first, security=security)
-            target.cluster.restore("cluster", wanted)
         with TopicSettings(target.bootstrap, target.security) as settings:
-            for topic in self._topics:
-                settings.delete(options.name_of(topic.name), SETTING)
+            # Connected, and known to be allowed, before users are restored: one of them may be the
+            # user of this command, with another password.
+            settings.delete(names, SETTING, validate_only=True)
+            for part in security_parts(security, _user_of(target)):
+                wanted = ClusterToRestore(producer_id_min=first, security=part)
+                target.cluster.restore("cluster", wanted)
+            settings.delete(names, SETTING)
+        return self._summary(groups, queues, len(security.users))
+
+    def _summary(self, groups: int = 0, queues: int = 0, users: int = 0) -> RestoreSummary:
         return RestoreSummary(
             topics=len(self._topics),
             partitions=len(self._partitions),
@@ -151,7 +195,7 @@ class BackupRestorer:
             bytes=sum(each.size for each in self._partitions),
             groups=groups,
             queues=queues,
-            users=len(security.users),
+            users=users,
         )
 
     def expiring(self, now_ms: int) -> list[str]:
@@ -250,39 +294,65 @@ class BackupRestorer:
         """Groups all of whose topics are restored, under any names."""
         names = {topic.name for topic in self._topics}
         http = self._target.cluster
-        known = {group.name for group in http.backup_cluster().queue_groups}
+        known = {group.name: group for group in http.backup_cluster().queue_groups}
         restored = 0
         for group in self._manifest.cluster.queue_groups:
-            if not names.issuperset(group.topics) or group.name in known:
+            if not names.issuperset(group.topics):
                 continue
-            for queue in self._manifest.queues:
-                if queue.group == group.name:
-                    for state in queue.partitions:
-                        wanted = QueueToRestore(
-                            group=group.name,
-                            topic=self._options.name_of(queue.topic),
-                            state=state,
-                            end=self._ends[queue.topic, state.partition],
-                        )
-                        writer = _PartitionWriter(
-                            self._target,
-                            self._client(),
-                            state.partition,
-                            wanted.topic,
-                            self._http_at,
-                        )
-                        writer.put_queue(wanted)
             dead = group.dead_letter_topic
-            http.restore(
-                "queue-groups",
-                replace(
-                    group,
-                    topics=tuple(map(self._options.name_of, group.topics)),
-                    dead_letter_topic=self._options.name_of(dead) if dead in names else dead,
-                ),
+            wanted = replace(
+                group,
+                topics=tuple(sorted(map(self._options.name_of, group.topics))),
+                dead_letter_topic=self._options.name_of(dead) if dead in names else dead,
             )
+            # Of an earlier run, if it is the same: then its state is, too, or is refused.
+            if known.get(group.name, wanted) != wanted or not self._restore_states(group.name):
+                self.busy_queues.append(group.name)
+                continue
+            if group.name not in known:
+                http.restore("queue-groups", wanted)
             restored += 1
         return restored
+
+    def _restore_states(self, group: str) -> bool:
+        """Whether all partitions of a queue have the state of the backup now."""
+        for queue in self._manifest.queues:
+            for state in queue.partitions if queue.group == group else ():
+                topic = self._options.name_of(queue.topic)
+                end = self._ends[queue.topic, state.partition]
+                wanted = QueueToRestore(group=group, topic=topic, state=state, end=end)
+                writer = _PartitionWriter(
+                    self._target, self._client(), state.partition, topic, self._http_at
+                )
+                try:
+                    writer.put_queue(wanted)
+                except RejectedError as error:
+                    if error.code != ErrorCode.DUPLICATE_RESOURCE:
+                        raise
+                    return False
+        return True
+
+
+def security_parts(security: SecurityCopy, own: str | None) -> Iterator[SecurityCopy]:
+    """What one request each restores: prohibitions first, and last of all the user `own`, since
+    the password of this command may not be valid afterwards."""
+    deny = int(Permission.DENY)
+    for acls in _pieces(sorted(security.acls, key=lambda acl: acl.permission != deny)):
+        yield SecurityCopy(acls=acls)
+    for quotas in _pieces(security.quotas):
+        yield SecurityCopy(quotas=quotas)
+    for users in _pieces(sorted(security.users, key=lambda user: user.name == own)):
+        yield SecurityCopy(users=users)
+
+
+def _pieces(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
+    for at in range(0, len(items), _ITEMS_MAX):
+        yield tuple(items[at : at + _ITEMS_MAX])
+
+
+def _user_of(target: Source) -> str | None:
+    sasl = target.security.sasl
+    return None if sasl is None else sasl.username
 
 
 class _PartitionWriter:

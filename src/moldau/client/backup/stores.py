@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 S3_SCHEME: Final = "s3://"
 INSTALL_HINT: Final = "install it: pip install 'moldau[backup]'"
+_SETTLED_SECONDS: Final = 24 * 60 * 60.0
 _ASIDE: Final = ".tmp-"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -39,6 +41,10 @@ class BackupStore(Protocol):
 
     def delete(self, path: str) -> None:
         """Succeeds if it does not exist."""
+        ...
+
+    def is_settled(self, path: str) -> bool:
+        """Whether no command that runs now has written the file, which is locked or is old."""
         ...
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -105,6 +111,9 @@ class DirectoryStore:
         except OSError as error:
             raise self._failed("delete from", error) from None
 
+    def is_settled(self, path: str) -> bool:
+        return True
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         try:
@@ -168,6 +177,11 @@ class ObjectStore:
     def delete(self, path: str) -> None:
         with self._errors("delete from"), contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(self._at(path))
+
+    def is_settled(self, path: str) -> bool:
+        with self._errors("list"):
+            info = self._filesystem.get_file_info(self._at(path))
+        return info.mtime is not None and time.time() - info.mtime.timestamp() > _SETTLED_SECONDS
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -3,10 +3,13 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from moldau.client.errors import RejectedError
 from moldau.client.wire.client import WireAdmin, check_code
 from moldau.client.wire.connection import KafkaConnection
+from moldau.model.errors import ErrorCode
 from moldau.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from moldau.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.wire.messages.metadata import MetadataBroker
 from moldau.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -26,6 +29,9 @@ _COMMIT_VERSION = 9
 """The last that identify topics by name."""
 
 
+_TOPIC = "__consumer_offsets"
+
+
 class CommittedOffset(NamedTuple):
     topic: str
     partition: int
@@ -37,18 +43,42 @@ class GroupOffsets(WireAdmin):
     """Groups of both protocols, and those that only store offsets."""
 
     def groups(self) -> list[str]:
-        """The names of all groups. Raises ClientError if a broker does not respond."""
-        found: set[str] = set()
-        for broker in self._client.metadata().brokers:
+        """The names of all groups. Raises ClientError if a broker does not respond.
 
-            def attempt(host: str = broker.host, port: int = broker.port) -> ListGroupsResponse:
-                connection = self._client.connection(host, port)
+        A broker lists the groups that it coordinates: those of a partition without a leader, or one
+        that moves meanwhile, would be missing without an error.
+        """
+
+        def attempt() -> list[str]:
+            brokers, leaders = self._coordinators()
+            found: set[str] = set()
+            for broker in brokers:
+                connection = self._client.connection(broker.host, broker.port)
                 response = connection.request(ListGroupsRequest(), ListGroupsResponse)
                 check_code(response.error_code, "list groups")
-                return response
+                found.update(group.group_id for group in response.groups)
+            if self._coordinators()[1] != leaders:
+                raise _not_all(f"leaders of {_TOPIC} change")
+            return sorted(found)
 
-            found.update(group.group_id for group in self._retry(attempt).groups)
-        return sorted(found)
+        return self._retry(attempt)
+
+    def _coordinators(self) -> tuple[list[MetadataBroker], dict[int, tuple[int, int]]]:
+        """All brokers; and for each partition of the groups its leader and epoch."""
+        response = self._client.metadata(_TOPIC)
+        (topic,) = response.topics
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            # It is made for the first group.
+            return response.brokers, {}
+        check_code(topic.error_code, f"list all groups: {_TOPIC}")
+        alive = {broker.node_id for broker in response.brokers}
+        for each in topic.partitions:
+            if each.leader_id not in alive:
+                raise _not_all(f"{_TOPIC}-{each.partition_index} has no leader")
+        leaders = {
+            each.partition_index: (each.leader_id, each.leader_epoch) for each in topic.partitions
+        }
+        return response.brokers, leaders
 
     def offsets(self, group: str) -> list[CommittedOffset]:
         """What the group has committed, without transactions that are still open."""
@@ -111,3 +141,11 @@ class GroupOffsets(WireAdmin):
         (found,) = response.coordinators
         check_code(found.error_code, f"find the coordinator of group {group}")
         return self._client.connection(found.host, found.port)
+
+
+def _not_all(why: str) -> RejectedError:
+    return RejectedError(
+        f"cannot list all groups: {why}",
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        hint="repeat the command when all brokers run: moldau doctor",
+    )
