@@ -43,7 +43,7 @@ class Answers(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """Of other addresses: perhaps of brokers that were removed, which is no harm."""
+        """Of other addresses: perhaps of brokers that were removed. They do no harm."""
         brokers = {str(broker.http) for broker in self.topology.brokers}
         return [
             f"{address} does not respond, and is the HTTP address of no broker here: {error}"
