@@ -45,3 +45,4 @@ from moldau.metadata.topic_configs import ConfigEntry
 from moldau.replica.raft_replica import Proposal
 from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.transactions.records import TransactionState
+from moldau.transactions.totals import TransactionTotals

@@ -8,11 +8,11 @@ from itertools import islice
 from moldau.api.metric_sources import MetricSources
 from moldau.api.metrics_view import MetricsView
 from moldau.api.pipeline_reports import PipelineReports
+from moldau.api.types import TransactionTotals
 from moldau.edge.http.metrics import limits
 from moldau.edge.http.metrics.table import family
 from moldau.model.histogram import Histogram, total
 from moldau.model.prometheus_text import MetricFamily
-from moldau.transactions.totals import TransactionTotals
 
 
 async def queue_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
