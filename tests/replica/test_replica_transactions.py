@@ -384,4 +384,22 @@ async def test_a_guard_does_not_outlast_the_leader_that_gave_it() -> None:
         await cluster.lead(int(leader.id))
         with pytest.raises(RefusedError) as caught:
             leader.replica.propose(data, [header], guard=guard)
-        assert caught.value.code is ErrorCode.INVALID_TXN_STATE
+        # The retry asks the coordinator, which knows that the transaction ended.
+        assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_a_batch_whose_verification_outlived_the_leadership_is_retried() -> None:
+    async with ReplicaCluster(3, config=PATIENT) as cluster:
+        cluster.add_group()
+        leader = await cluster.ready()
+        data = make_batch(b"v", producer=7, sequence=0)
+        header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+        guard = leader.replica.guard_for(header, "tx")
+        other = next(broker for broker in cluster.running if broker is not leader)
+        await cluster.lead(int(other.id))
+        await cluster.lead(int(leader.id))
+        with pytest.raises(RefusedError) as caught:
+            leader.replica.propose(data, [header], guard=guard)
+        assert caught.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        again = leader.replica.guard_for(header, "tx")
+        assert leader.replica.propose(data, [header], guard=again).base_offset == 0

@@ -6,6 +6,7 @@ another. The guard stays while its transaction is open, so each is verified once
 
 Between the coordinator's verification and the append the transaction may end: its marker then
 removes the guard, and the batch is rejected. Otherwise it would open a transaction that never ends.
+If leadership changes meanwhile, the guard says nothing of the transaction: the producer retries.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class VerificationGuard(Struct, eq=False):
     made_at: TimestampMs
     is_verified: bool = False
     """A batch was admitted with it."""
+    is_lost: bool = False
+    """Leadership changed since it was taken, and the transaction may be open still."""
 
 
 class VerificationGuards:
@@ -67,6 +70,13 @@ class VerificationGuards:
         """Raises RefusedError unless the batch may join the open transaction, or open one."""
         if guard is None and is_open:
             return
+        if guard is not None and guard.is_lost:
+            # The retry asks the coordinator again. A final error would end a sound transaction.
+            raise RefusedError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"leadership changed while the transaction of producer {header.producer_id} was "
+                "verified: retry",
+            )
         if (
             guard is None
             or guard not in self._guards.get(header.producer_id, {}).values()
@@ -91,6 +101,10 @@ class VerificationGuards:
             self._keep(producer, lambda guard: guard.epoch >= epoch_min)
 
     def clear(self) -> None:
+        """Leadership changed, or the log was truncated: transactions may have ended elsewhere."""
+        for guards in self._guards.values():
+            for guard in guards.values():
+                guard.is_lost = True
         self._guards.clear()
 
     def expire(self, before: TimestampMs) -> None:
