@@ -24,6 +24,9 @@ SECONDS: Final = (
 )
 """Upper bounds of the buckets; a last one counts longer durations."""
 
+SHORTEST: Final = SECONDS[0]
+"""Durations up to this belong to the first bucket."""
+
 
 class Histogram:
     """The number of durations per bucket, and their sum."""

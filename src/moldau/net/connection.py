@@ -27,7 +27,7 @@ from msgspec import Struct
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import PeerProtocolError
-from moldau.model.histogram import Histogram
+from moldau.model.histogram import SHORTEST, Histogram
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.budget import Account, ByteBudget
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool
@@ -287,7 +287,12 @@ class Connection(SocketWriter):
             if handled > 1:
                 # The mean of all, as if each took equally long: one clock call for all of them.
                 waited += (monotonic() - began) * (handled - 1) / (2 * handled)
-            self._queue_seconds.add(waited, handled)
+            if waited <= SHORTEST:
+                # Nearly always. Without a call: it is one of the costs of a small request.
+                self._queue_seconds.counts[0] += handled
+                self._queue_seconds.sum += waited * handled
+            else:
+                self._queue_seconds.add(waited, handled)
         return position
 
     def _must_wait(self, kind: int) -> bool:
