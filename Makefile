@@ -20,20 +20,26 @@ $(VENV)/python:
 		{ echo "error: Python 3.11 or newer is needed; set one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "error: cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@command -v uv >/dev/null 2>&1 || $(PIP) install -c constraints.txt uv 2>/dev/null || true
 	@touch $@
 
 # What an install is made from: a part of it is compiled where there is a compiler.
 BUILT_FROM := pyproject.toml constraints.txt hatch_build.py src/moldau/spark/source/compiled.pyx
 
-# uv where it is there: it is many times faster. Most of it is never imported, so nothing is compiled
-# ahead but for the tests: their processes start together, and each would compile the same.
-UV      := $(shell command -v uv 2>/dev/null)
-INSTALL := $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip \
-	--disable-pip-version-check --quiet install --no-compile)
+# uv is many times faster than pip, which fetches it where there is none. pip does the work where uv cannot.
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+UV       = $(shell command -v uv 2>/dev/null || ls $(BIN)/uv 2>/dev/null)
+INSTALL  = sh -c '[ -n "$(UV)" ] && $(UV) pip install --quiet --python $(BIN)/python "$$@" \
+	|| $(PIP) install --no-compile "$$@"' install
 
 # Development uses the versions of constraints.txt; with the newest ones: make test LOCK=
 LOCK   ?= constraints.txt
-LOCKED := $(INSTALL) $(if $(LOCK),-c $(LOCK))
+LOCKED  = $(INSTALL) $(if $(LOCK),-c $(LOCK))
+
+# The packages of extras, and not moldau again: checks may be at work in it at the same time.
+PACKAGES = $(BIN)/python -c 'import sys, tomllib; \
+	known = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(*[one for name in sys.argv[1:] for one in known[name]], sep="\n")' > $@.txt
 
 # Spark wants a Java. Where there is none its tests are skipped, and pytest says so.
 JAVA  := $(shell command -v java 2>/dev/null || ls "$$JAVA_HOME/bin/java" 2>/dev/null)
@@ -50,14 +56,17 @@ $(VENV)/check: $(BUILT_FROM) | $(VENV)/python
 	@$(LOCKED) -e '.[test,check]'
 	@touch $@ $(VENV)/run
 
-# All that `make test` needs, in one pass.
+# Spark has no wheel. One is made here, and its 450 MB of archives are not compressed again. Bytecode is for
+# the processes of tests, which start together: each would compile the same.
 ifdef JAVA
-$(VENV)/test: $(BUILT_FROM) | $(VENV)/python
-	@echo "installing moldau, its test tools and Spark into $(VENV) (about 1.3 GB, a minute or two) …"
-	@$(LOCKED) -e '.[test,check,spark,spark-test]'
-	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests|moto|botocore|sqlalchemy|mypy|pip)/' \
-		$(VENV)/lib || true
-	@touch $@ $(VENV)/run $(VENV)/check
+$(VENV)/test: export DIST_EXTRA_CONFIG = $(abspath $(VENV))/wheel.cfg
+$(VENV)/test: $(BUILT_FROM) | $(VENV)/check
+	@echo "installing Spark into $(VENV) (about 1 GB, a minute or two) …"
+	@printf '[bdist_wheel]\ncompression = stored\n' > $(VENV)/wheel.cfg
+	@$(PACKAGES) test check spark spark-test
+	@$(LOCKED) -r $@.txt
+	@$(BIN)/python -m compileall -qq -x '/(tests|moto|botocore|sqlalchemy|mypy|pip)/' $(VENV)/lib || true
+	@touch $@
 else
 $(VENV)/test: $(VENV)/check
 	@echo "skipped: there is no Java (17 or newer); the tests of Spark will be skipped"
@@ -65,8 +74,9 @@ $(VENV)/test: $(VENV)/check
 endif
 
 # Where these cannot be had, the checks of tests/deploy that need them are skipped.
-$(VENV)/deploy: $(BUILT_FROM) | $(VENV)/check
-	@$(LOCKED) -e '.[test,check,deploy-test]' || echo "skipped: the schemas of Kubernetes and compose cannot be installed"
+$(VENV)/deploy: $(BUILT_FROM) | $(VENV)/test
+	@$(PACKAGES) test check deploy-test
+	@$(LOCKED) -r $@.txt || echo "skipped: the schemas of Kubernetes and compose cannot be installed"
 	@touch $@
 
 # For the chart of Kubernetes: `make test` uses a helm that is there, and renders nothing without one.
@@ -91,6 +101,9 @@ run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 # broker, and Prometheus, which watches brokers. Where they cannot be installed their tests are skipped, and
 # the end of the run says so.
 .PHONY: kcat chromium prometheus
+# One after the other: only one apt-get can be at work.
+chromium: | kcat
+prometheus: | chromium
 kcat:
 	@command -v kcat >/dev/null 2>&1 || { $(call installed,kcat); }
 chromium:
@@ -115,16 +128,20 @@ check: $(VENV)/check ## lint, types, layers
 	@MYPY_NUM_WORKERS=auto $(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Each kind of test in processes of its own: see tests/run.py. A part of them, or options of pytest:
-# make test PYTEST_ARGS="tests/log -x"
-test: $(VENV)/test $(VENV)/deploy kcat chromium prometheus check ## everything that must hold before a change lands (about 10 minutes)
+.PHONY: ready
+ready: $(VENV)/test $(VENV)/deploy kcat chromium prometheus
+
+# Spark is installed beside the checks, which need nothing of it. Then each kind of test in processes of its
+# own: see tests/run.py. A part of them, or options of pytest: make test PYTEST_ARGS="tests/log -x"
+test: $(VENV)/check ## everything that must hold before a change lands (about 10 minutes)
+	@$(MAKE) --no-print-directory -j3 check ready
 	@$(BIN)/python tests/run.py -- $(PYTEST_ARGS)
 
 .PHONY: test-quick test-order
 test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clock (less than a minute)
 	@$(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)
 
-test-order: $(VENV)/test $(VENV)/deploy kcat chromium prometheus ## all tests in a random order, and property tests with other examples: SEED=…
+test-order: ready ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
 .PHONY: test-long
@@ -139,7 +156,7 @@ coverage: $(VENV)/check ## statements and branches that the pure tests execute, 
 
 lock: ## write constraints.txt again, with the newest versions that pyproject.toml allows
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,check,deploy-test,spark,spark-test,docs,release]'
+	@build/lock/bin/python -m pip --disable-pip-version-check --quiet install uv -e '.[test,check,deploy-test,spark,spark-test,docs,release]'
 	@(sed -n '/^#/p' constraints.txt; build/lock/bin/python -m pip freeze --exclude-editable) > build/constraints.txt
 	@mv build/constraints.txt constraints.txt
 

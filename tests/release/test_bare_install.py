@@ -18,7 +18,7 @@ from release.dist import build, wheel_problems
 
 pytestmark = pytest.mark.system
 
-UV = shutil.which("uv")
+UV = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
 EPOCH = 1_700_000_000
 NO_NETWORK = (
     "Temporary failure in name resolution",

@@ -13,7 +13,15 @@ from effort import EXAMPLES
 from hypothesis import settings
 
 _LONGEST_FIRST: Final = (
+    "tests/test_doc_blocks.py",
+    "tests/deploy/test_lifecycle.py",
+    "tests/deploy/test_image.py",
     "tests/faults/test_short.py",
+    "tests/spark/test_declarative.py",
+    "tests/testing/test_harness.py",
+    "tests/release/test_bare_install.py",
+    "tests/deploy/test_watched_cluster.py",
+    "tests/edge/http/test_login.py",
     "tests/system/",
     "tests/faults/",
     "tests/compat/",
