@@ -24,7 +24,7 @@ from moldau.edge.http.metrics.work import transaction_families
 from moldau.groups.results import GroupState, ListedGroup
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicPartition
 from moldau.model.prometheus_text import render
 from moldau.transactions.totals import EndedTransactions, TransactionTotals
 
@@ -161,8 +161,9 @@ async def test_topics_beyond_a_bound_are_only_counted(monkeypatch):
 async def test_a_dead_broker_is_in_sync_nowhere():
     """As in the topology of `moldau broker status`: the last report of a leader may be older."""
     parts = [SimpleNamespace(replicas=(1, 2, 3), adding=()) for _ in range(3)]
-    known = [(Leader(1, 4), (1, 2, 3)), (Leader(3, 4), (1, 2, 3)), (Leader(1, 4), (1, 2))]
-    view = SimpleNamespace(
+    here, dead = (Leader(BrokerId(number), Epoch(4)) for number in (1, 3))
+    known = [(here, (1, 2, 3)), (dead, (1, 2, 3)), (here, (1, 2))]
+    view: Any = SimpleNamespace(
         brokers=dict.fromkeys((1, 2, 3)),
         alive=frozenset({1, 2}),
         topics={"t": SimpleNamespace(partitions=parts)},
