@@ -13,21 +13,19 @@ A comment on the line above a block says how:
 `*Not run by the tests: REASON.*` below a block is for what one machine cannot do.
 """
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from doc_pages import ROOT, Block, all_blocks
 from doc_stories import empty_directory as empty_directory
-from doc_stories import processes_in, program_seconds_max
+from doc_stories import program_seconds_max, run_script
 
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
-from moldau.testing.waiting import wait_seconds_max, wait_until
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -90,32 +88,11 @@ def play(blocks: list[Block], folder: Path, settings: dict[str, str], swaps: dic
     script = PRELUDE + "".join(shell_of(block) for block in blocks)
     for old, new in {"/var/lib/moldau": f"{folder}/var", **swaps}.items():
         script = script.replace(old, new)
-    environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ports = zip(("KAFKA", "RAFT", "HTTP", "GRPC"), free_ports(4), strict=True)
-    environment |= {name: str(port) for name, port in ports}
-    environment["XDG_CONFIG_HOME"] = str(folder / "config")
-    output = folder / ".output"
-    with output.open("w") as sink:
-        # A file, since a command that hangs would keep a pipe open beyond the shell's end.
-        done = subprocess.run(
-            ["bash", "-c", script],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=2 * program_seconds_max(),
-            env=environment | settings,
-            cwd=folder,
-            check=False,
-        )
-    said = output.read_text()
-    assert done.returncode == 0, said
-    wait_until(
-        lambda: processes_in(folder) == [],
-        "nothing runs",
-        describe=lambda: processes_in(folder),
+    own = {name: str(port) for name, port in ports}
+    return run_script(
+        script, folder, settings=own | settings, seconds_max=2 * program_seconds_max()
     )
-    return said
 
 
 def pages_with(*marks: str) -> list[str]:

@@ -21,6 +21,7 @@ from moldau.cli.doctor import (
     check_port,
 )
 from moldau.cli.errors import ExitCode
+from moldau.client.kafka.admin import BrokerNode
 from moldau.model.layout import LOCK_FILE
 from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
@@ -86,10 +87,26 @@ def test_a_port_taken_by_another_program_is_trouble(cli, tmp_path, key):
 def test_a_client_can_check_the_brokers_it_is_to_use(mock_brokers, nobody):
     first, *others = check_brokers(mock_brokers)
     assert first.verdict is CheckStatus.OK
-    assert [other.detail for other in others] == ["reachable"]
+    assert [other.detail for other in others] == ["responds"]
     (refused,) = check_brokers(nobody)
     assert refused.verdict is CheckStatus.TROUBLE
     assert "connection refused" in refused.detail
+
+
+def test_a_broker_that_hangs_is_not_ok(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        port = hung.getsockname()[1]
+
+        class Admin:
+            def nodes(self):
+                return "c", [BrokerNode(1, "127.0.0.1", port)]
+
+        monkeypatch.setattr("moldau.cli.doctor._CONNECT_SECONDS_MAX", 0.1)
+        monkeypatch.setattr("moldau.cli.doctor.open_admin", lambda *_: Admin())
+        _, found = check_brokers(f"127.0.0.1:{port}")
+    assert found.verdict is CheckStatus.TROUBLE
+    assert "does not respond" in found.detail
+    assert "restart it" in found.hint
 
 
 @pytest.mark.parametrize("option", ["--brokers", "--http"])

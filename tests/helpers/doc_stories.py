@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -69,26 +69,40 @@ def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> st
         taken.append(first)
         for number in range(4):
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
+    return run_script(f"set -e -o pipefail\n{shell}", directory)
+
+
+def run_script(
+    script: str,
+    folder: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+    seconds_max: float | None = None,
+) -> str:
+    """Run a script of bash in the folder, without settings of Moldau but `settings`; all that it
+    printed. It must succeed, and leave no process."""
     environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment["XDG_CONFIG_HOME"] = str(directory / "profiles of moldau login")
-    output = directory / "output"
+    environment["XDG_CONFIG_HOME"] = str(folder / "profiles of moldau login")
+    output = folder / ".output"
     with output.open("w") as sink:
         # A file, since a command that hangs would keep a pipe open beyond the shell's end.
         done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", shell],
+            ["bash", "-c", script],
+            stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
-            timeout=program_seconds_max(),
-            env=environment,
-            cwd=directory,
+            timeout=seconds_max or program_seconds_max(),
+            env={**environment, **(settings or {})},
+            cwd=folder,
+            check=False,
         )
     said = output.read_text()
     assert done.returncode == 0, said
-    # The supervisor has let go of the cluster, and ends.
+    # A supervisor has let go of its cluster, and ends.
     wait_until(
-        lambda: processes_in(directory) == [],
+        lambda: processes_in(folder) == [],
         "nothing runs",
-        describe=lambda: processes_in(directory),
+        describe=lambda: processes_in(folder),
     )
     return said

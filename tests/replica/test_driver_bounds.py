@@ -179,9 +179,11 @@ class FaultyLog(MemoryLog):
     """Refuses to be written to, as the test says."""
 
     failure: StorageError | None = None
+    refused_count = 0
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
         if self.failure is not None:
+            self.refused_count += 1
             raise self.failure
         super().append(data, headers)
 
@@ -208,6 +210,27 @@ def test_a_follower_whose_disk_is_full_falls_behind_and_catches_up_when_there_is
             logs[full].failure = None
             await cluster.agree()
             assert cluster.brokers[full].owners[0].commit == 8
+
+    run(scenario())
+
+
+def test_a_full_disk_is_not_logged_for_every_retry(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        # A retry every 10 ms.
+        config = RaftConfig(election_ms_min=30_000, election_ms_max=60_000, retry_ms=10)
+        async with Cluster(2, config=config) as cluster:
+            logs = {number: with_faulty_log(cluster, number) for number in cluster.brokers}
+            cluster.add_group()
+            leader = cluster.brokers[1]
+            links = leader.transport.links.values()
+            await until(lambda: all(k.is_connected for k in links), "the links are up")
+            leader.driver.campaign(leader.group())
+            await cluster.produce(1)
+            logs[2].failure = DiskFullError("no room")
+            propose(leader)
+            await until(lambda: logs[2].refused_count > 20, "it was tried again and again")
+            logged = [one for one in caplog.messages if "disk full, will retry" in one]
+            assert len(logged) == 1
 
     run(scenario())
 

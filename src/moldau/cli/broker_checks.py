@@ -18,6 +18,7 @@ from moldau.cli.cluster.topology import (
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import config_option, set_option, timeout_option
 from moldau.cli.output import counted, say
+from moldau.client.retry import connect_failure
 
 if TYPE_CHECKING:
     from moldau.model.topology import Topology
@@ -58,8 +59,9 @@ def health(ready: bool, config_file: str | None, settings: tuple[tuple[str, str]
     try:
         status, text = _get(config, listener, path)
     except (OSError, http.client.HTTPException) as error:
+        reason = connect_failure(error, _SECONDS_MAX) if isinstance(error, OSError) else str(error)
         raise CommandError(
-            f"no broker responds at {listener.address} ({listener.setting}): {error}",
+            f"no broker responds at {listener.address} ({listener.setting}): {reason}",
             hint="is it running with this configuration? the log of its start says why not",
         ) from None
     click.echo(text)

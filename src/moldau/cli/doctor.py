@@ -26,6 +26,7 @@ from moldau.cli.click_groups import command
 from moldau.cli.cluster.topology import HttpAddresses
 from moldau.cli.connection.current import (
     current_properties,
+    current_security,
     profile_address,
     use_local_tokens,
 )
@@ -292,6 +293,7 @@ def check_versions() -> Iterator[CheckResult]:
 def check_brokers(brokers: str) -> Iterator[CheckResult]:
     """Can a client reach these brokers, and every address that they advertise?"""
     from moldau.client.errors import ClientError
+    from moldau.model.topology import Endpoint
 
     try:
         cluster, nodes = open_admin(brokers, tuple(current_properties().items())).nodes()
@@ -305,8 +307,32 @@ def check_brokers(brokers: str) -> Iterator[CheckResult]:
         name = f"broker {node.id} at {node.host}:{node.port}"
         if reason := _connect_error(node.host, node.port):
             yield trouble(name, f"cannot be reached ({reason})", _ADVERTISED_HINT)
+        elif reason := _silence(str(Endpoint(node.host, node.port))):
+            yield trouble(
+                name,
+                f"accepts connections, and does not respond ({reason})",
+                "is its process stopped, its disk stuck? see its log, and restart it",
+            )
         else:
-            yield ok(name, "reachable")
+            yield ok(name, "responds")
+
+
+def _silence(address: str) -> str:
+    """Why the Kafka broker at this address gives no response; empty if it gives one, if only to
+    reject this user."""
+    from moldau.client.errors import TimedOutError, UnreachableError
+    from moldau.client.wire.client import KafkaClient
+
+    try:
+        with KafkaClient(
+            address, timeout=_CONNECT_SECONDS_MAX, security=current_security()
+        ) as client:
+            client.cluster_id()
+    except (TimedOutError, UnreachableError) as error:
+        return str(error)
+    except MoldauError:
+        pass
+    return ""
 
 
 def broker_at(address: "Endpoint") -> str | None:

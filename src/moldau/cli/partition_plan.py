@@ -174,6 +174,14 @@ def plan(
         if moves
         else "nothing to move: the cluster is balanced"
     )
+    for row in rows:
+        if row["broker"] in drained and row["replicas_after"]:
+            # Otherwise the plan reads as if the broker were empty after it.
+            say(
+                f"broker {row['broker']} would keep {counted(row['replicas_after'], 'replica')}"
+                + ": there are too few other brokers that can take them"
+                * (not topics and max_moves is None)
+            )
     if path is not None:
         # Also without moves: an older plan in this file must not be carried out.
         write_plan(path, made)

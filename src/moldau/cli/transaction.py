@@ -7,6 +7,7 @@ import click
 
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.connection.current import current_security
+from moldau.cli.errors import ExitCode
 from moldau.cli.options import Duration, Properties, brokers_option, output_option, yes_option
 from moldau.cli.output import confirm, counted, emit_document, emit_rows, emit_table, say
 
@@ -56,8 +57,11 @@ def transaction() -> None:
 @brokers_option
 def list_transactions(
     states: tuple[str, ...], seconds: float, output: str, brokers: str, properties: Properties
-) -> None:
-    """List transactional ids and their state."""
+) -> int:
+    """List transactional ids and their state.
+
+    Exits with 1 if a broker does not respond: what it coordinates is missing.
+    """
     from moldau.client.wire.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(brokers, current_security(dict(properties))) as admin:
@@ -70,8 +74,12 @@ def list_transactions(
             }
             for info in admin.transactions(states, seconds)
         ]
+        failures = admin.failures
     hint = "no transactions; producers with a transactional.id create them"
     emit_rows(rows, output, name="id", if_empty=hint)
+    for broker, error in failures.items():
+        say(f"problem: transactions that broker {broker} coordinates are missing: {error}")
+    return ExitCode.FAILED if failures else ExitCode.OK
 
 
 @transaction.command(

@@ -8,6 +8,7 @@ import logging
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from moldau.model import log_events as events
 from moldau.model.errors import (
@@ -30,6 +31,9 @@ from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)
 
+_FULL_LOG_MS: Final = 10_000
+"""So often it is logged that the disk is full, for one group of all that are affected."""
+
 
 class CoreStepper:
     """Steps the cores of all groups."""
@@ -51,6 +55,7 @@ class CoreStepper:
         self._flusher = flusher
         self._peers = peers
         self._on_touched = on_touched
+        self._full_log_at = 0
         self.touched: dict[RaftGroup, None] = {}
         """Groups that were stepped or changed in this loop turn."""
 
@@ -86,12 +91,7 @@ class CoreStepper:
                     for effect in core.step(now, queue.popleft()):
                         execute(group, effect)
                 except DiskFullError as error:
-                    log.warning(
-                        "group %s: disk full, will retry: %s",
-                        group.name,
-                        error,
-                        extra=events.DISK_FULL(group=group.name),
-                    )
+                    self._log_full(group, now, error)
                     # The rest of the step was not executed, which the core must learn next.
                     queue.appendleft(e.AppendFailed())
         except (RaftError, CorruptionError) as error:
@@ -105,6 +105,18 @@ class CoreStepper:
         self.touch(group)
         if group.notifications:
             self.notify(group)
+
+    def _log_full(self, group: RaftGroup, now: int, error: DiskFullError) -> None:
+        """Followers try again many times a second, and the log may be on the same disk."""
+        if now < self._full_log_at:
+            return
+        self._full_log_at = now + _FULL_LOG_MS
+        log.warning(
+            "group %s: disk full, will retry: %s",
+            group.name,
+            error,
+            extra=events.DISK_FULL(group=group.name),
+        )
 
     def handle_sent(self, group: RaftGroup, event: e.AppendSent) -> None:
         """An Append was sent: its only possible effect is the next Append."""

@@ -145,6 +145,28 @@ PROBLEMS: dict[str, tuple[ClusterFacts, CheckStatus, str, str]] = {
         "hangs",
         "restart it",
     ),
+    "a process that hangs, and is taken for dead": (
+        three(
+            broker(
+                1,
+                alive=False,
+                report=None,
+                faults=(
+                    PortFault(port="http", address="h:1", reason="timed out after 1 s"),
+                    PortFault(port="kafka", address="h:2", reason="timed out after 1 s"),
+                ),
+            )
+        ),
+        TROUBLE,
+        "hangs",
+        "restart it",
+    ),
+    "a broker that only this machine can reach": (
+        three(broker(1, alive=False)),
+        TROUBLE,
+        "responds here at all of its ports",
+        "the network between the brokers",
+    ),
     "not ready": (
         three(broker(1, not_ready=("disk is full",))),
         TROUBLE,
@@ -168,7 +190,7 @@ PROBLEMS: dict[str, tuple[ClusterFacts, CheckStatus, str, str]] = {
         three(broker(1, alive=False), parts=(part(0, -1, 1),)),
         TROUBLE,
         "without a leader: orders:0",
-        "start broker 1 · moldau topic describe orders",
+        "see broker 1 above · moldau topic describe orders",
     ),
     "under-replicated": (
         three(parts=(part(0, 1, 1, 2, in_sync=(1,)),)),
@@ -180,7 +202,7 @@ PROBLEMS: dict[str, tuple[ClusterFacts, CheckStatus, str, str]] = {
         three(broker(1, alive=False, report=None), parts=(part(0, 2, 2, 1, in_sync=(2,)),)),
         TROUBLE,
         "the replicas of broker 1 are not in sync in 1 partition: orders:0",
-        "start broker 1, and wait: moldau cluster status",
+        "see broker 1 above, and wait: moldau broker status 1",
     ),
     "one replica": (
         three(parts=(part(0, 1, 1),)),
@@ -292,6 +314,11 @@ def test_a_problem_is_named_with_its_remedy(name):
     others = {result.check for result in wrong if result is not found}
     # One cause may show in more than one place, as a dead broker in its partitions.
     assert len(wrong) == 1 or others <= {"partitions", "copies", "broker 1"}, wrong
+
+
+def test_no_broker_is_to_be_removed_without_a_controller():
+    lost = judge(three(broker(1, alive=False, report=None), controller=-1))
+    assert not [result for result in lost if "broker remove" in result.hint]
 
 
 def test_a_difference_that_the_round_trip_explains_is_no_skew():

@@ -251,6 +251,19 @@ def test_the_second_bootstrap_address_is_used_if_the_first_is_dead(script: Scrip
         assert client.list_offset("known", 1) == 7
 
 
+def test_the_second_bootstrap_address_is_used_if_the_first_hangs(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.client.wire.client.CONNECT_TRY_SECONDS_MAX", 0.1)
+    # Its machine accepts connections, its process never responds.
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        host, port = hung.getsockname()
+        with KafkaClient(f"{host}:{port},{script.broker.bootstrap}") as client:
+            # Writes too: nothing was sent to the first.
+            assert client.produce("known", 1, b"batch") == 42
+            assert client.responsive_broker() == 1
+
+
 def test_a_cluster_that_cannot_be_reached_is_said() -> None:
     with (
         KafkaClient("127.0.0.1:1") as client,

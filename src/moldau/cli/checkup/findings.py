@@ -78,16 +78,11 @@ def _brokers(facts: ClusterFacts) -> Iterator[CheckResult]:
         )
     dead = [one for one in facts.brokers if not one.broker.alive]
     for one in dead:
-        number = one.broker.id
-        reached = 4 - len({fault.port for fault in one.faults})
-        detail = "the other brokers get no heartbeat from it"
-        if reached:
-            detail += f", though {counted(reached, 'port')} of it responds here"
+        detail, hint = _dead(one, can_remove=topology.controller >= 0)
         yield trouble(
-            f"broker {number}",
+            f"broker {one.broker.id}",
             detail,
-            f"start it, see its log: moldau broker start --config FILE · gone for good? "
-            f"moldau broker remove {number}",
+            hint,
             f"{counted(one.broker.replicas, 'replica')} miss a copy until it is back",
         )
     for one in facts.brokers:
@@ -97,6 +92,27 @@ def _brokers(facts: ClusterFacts) -> Iterator[CheckResult]:
         yield ok("cluster", headline(topology))
 
 
+def _dead(one: BrokerFacts, *, can_remove: bool) -> tuple[str, str]:
+    """What keeps its heartbeats from the other brokers, and the remedy."""
+    detail = "the other brokers get no heartbeat from it"
+    if one.hangs:
+        return f"{detail}: {_HANGS}", _HANGS_HINT
+    if not one.faults and one.report is not None:
+        return (
+            f"{detail}, but it responds here at all of its ports",
+            f"the network between the brokers, or a firewall: can all others reach "
+            f"{one.broker.raft}? see its log",
+        )
+    hint = "start it, see its log: moldau broker start --config FILE"
+    if can_remove:
+        hint += f" · gone for good? moldau broker remove {one.broker.id}"
+    return detail, hint
+
+
+_HANGS: Final = "hangs: connections to it open, and get no response"
+_HANGS_HINT: Final = (
+    "is its process stopped, its disk stuck? see its log, ps and vmstat; restart it"
+)
 _PORT_WHY: Final = {
     "kafka": "Kafka clients get this address from the cluster, and cannot use the broker",
     "grpc": "workers of queues get this address from the cluster, and cannot use the broker",
@@ -112,8 +128,8 @@ def _ports(one: BrokerFacts) -> Iterator[CheckResult]:
         faults = tuple(fault for fault in faults if not fault.timed_out)
         yield trouble(
             name,
-            "hangs: connections to it open, and get no response",
-            "is its process stopped, its disk stuck? see its log, ps and vmstat; restart it",
+            _HANGS,
+            _HANGS_HINT,
             "clients of its partitions wait, until it is taken for dead",
         )
     for fault in faults:
@@ -161,7 +177,7 @@ def _partitions(facts: ClusterFacts) -> Iterator[CheckResult]:
             for number in part.missing:
                 behind.setdefault(number, []).append(name)
     if leaderless:
-        down = f"start {_named([f'broker {one}' for one in sorted(dead)])}" if dead else ""
+        down = f"see {_named([f'broker {one}' for one in sorted(dead)])} above" if dead else ""
         yield trouble(
             "partitions",
             f"{counted(len(leaderless), 'partition')} without a leader: {_named(leaderless)}",
@@ -174,7 +190,7 @@ def _partitions(facts: ClusterFacts) -> Iterator[CheckResult]:
             "partitions",
             f"the replicas of broker {number} are not in sync in "
             f"{counted(len(names), 'partition')}: {_named(names)}",
-            f"start broker {number}, and wait: moldau cluster status"
+            f"see broker {number} above, and wait: moldau broker status {number}"
             if number in dead
             else f"watch whether it catches up: moldau broker status {number}",
             "the next failure can stop writes with acks=all, or lose the last copy",
@@ -186,7 +202,7 @@ def _partitions(facts: ClusterFacts) -> Iterator[CheckResult]:
 def _copies(facts: ClusterFacts) -> Iterator[CheckResult]:
     single = single_copies(facts.topology)
     if single is None:
-        yield ok("copies", "no topic has fewer replicas than it could survive a disk with")
+        yield ok("copies", "no topic loses its messages with one disk")
         return
     yield warning(
         "copies",
@@ -276,13 +292,12 @@ def _disks(facts: ClusterFacts) -> Iterator[CheckResult]:
     for name, report in _reports(facts):
         free, total = report.disk_free_bytes, report.disk_total_bytes
         detail = f"{name}: {format_bytes(free)} of {format_bytes(total)} free"
-        frees = "add space, or delete old data, as: moldau topic alter TOPIC --config retention.ms="
+        frees = "add space, or move other files from the disk"
         if report.largest_topic:
-            frees = (
-                f"the largest topic there is {report.largest_topic} "
-                f"({format_bytes(report.largest_topic_bytes)}): moldau topic trim "
-                f"{report.largest_topic} --to @-1d · moldau topic alter {report.largest_topic} "
-                "--config retention.ms=86400000"
+            frees += (
+                f", or delete old messages of the largest topic there, {report.largest_topic} "
+                f"({format_bytes(report.largest_topic_bytes)}). Choose the time so that enough "
+                f"goes: moldau topic trim {report.largest_topic} --to @-1d --dry-run"
             )
         if free <= report.disk_reserve_bytes:
             yield trouble(

@@ -66,7 +66,7 @@ def get(
     broker, or their defaults), or default.
     """
     with _admin(brokers) as admin:
-        number = _any_broker(admin) if broker is None else broker
+        number = admin.responsive_broker() if broker is None else broker
         found = {each.name: each for each in admin.settings(number)}
     wanted = [_known(name, found) for name in names]
     rows = [
@@ -77,10 +77,6 @@ def get(
     if broker is None and output == "table":
         say(f"as broker {number} has them; of another one: --broker N")
     emit_rows(rows, output, name="name")
-
-
-def _any_broker(admin: "ConfigAdmin") -> int:
-    return min(admin.addresses())
 
 
 def _row(each: "SettingInfo") -> dict[str, Any]:
@@ -128,7 +124,7 @@ def set_values(
             code=ExitCode.USAGE,
         )
     with _admin(brokers) as admin:
-        number = _any_broker(admin) if broker is None else broker
+        number = admin.responsive_broker() if broker is None else broker
         found = {each.name: each for each in admin.settings(number)}
         chosen = {_changeable(name, found): value for name, value in values}
         dropped = [_changeable(name, found) for name in removed]

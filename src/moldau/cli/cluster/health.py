@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moldau.model.topology import Endpoint, Topology, TopologyBroker
 
 _SECONDS_MAX: Final = 3.0
-_DOCTOR: Final = "moldau doctor --config FILE"
 
 
 def broker_problems(topology: "Topology", *, only: int | None = None) -> list[Problem]:
@@ -85,7 +84,7 @@ def _not_ready(
         text = f"broker {broker.id}: does not respond at {http}, its HTTP address: {error}"
         return [Problem(text, "set http.advertised there, or open the port; see its log")]
     return [
-        Problem(f"broker {broker.id}: {reason}", f"see its log, and on its machine: {_DOCTOR}")
+        Problem(f"broker {broker.id}: {reason}", f"see its log, and: moldau doctor --http {http}")
         for reason in state.reasons
     ]
 

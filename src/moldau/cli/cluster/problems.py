@@ -40,11 +40,13 @@ def problems(topology: "Topology", *, known_down: Container[int] = ()) -> list[P
     Brokers of `known_down` are reported by the caller.
     """
     down = [broker.id for broker in topology.brokers if not broker.alive]
+    # Without a controller, none can be removed.
+    gone = "" if topology.controller < 0 else " · gone for good? moldau broker remove {}"
     found = [
         Problem(
             f"broker {number} is not alive",
-            f"start it: moldau broker start --data-dir DIR, with its usual options "
-            f"· gone for good? moldau broker remove {number}",
+            "start it: moldau broker start --data-dir DIR, with its usual options · does its "
+            "process run? see its log, and restart it" + gone.format(number),
         )
         for number in down
         if number not in known_down
@@ -80,16 +82,18 @@ def _without_leader(topology: "Topology", down: Sequence[int]) -> Iterable[Probl
 
 
 def _under_replicated(topology: "Topology", down: Sequence[int]) -> Iterable[Problem]:
-    if not topology.under_replicated:
-        return
+    # Those without a leader have a problem of their own: nobody says who is behind.
     late = sorted(
         {
             number
             for topic in topology.topics
             for part in topic.partitions
+            if part.leader != NO_BROKER
             for number in part.missing
         }
     )
+    if not late:
+        return
     slow = [number for number in late if number not in down]
     yield Problem(
         f"{counted(topology.under_replicated, 'partition')} under-replicated",

@@ -119,6 +119,9 @@ def status_rows(state: ClusterState, topology: "Topology | None") -> list[dict[s
     for number in sorted(known.keys() | members.keys()):
         member, broker = members.get(number), known.get(number)
         shown = member.state if member else "remote"
+        if shown == "ready" and broker is not None and not broker.alive:
+            # So the supervisor has seen it last: its process runs.
+            shown = "running"
         if broker is not None and broker.state == "draining":
             shown += ", draining"
         elif member is not None and topology is not None and broker is None and member.joined:
@@ -151,6 +154,7 @@ def member_problems(
         remedy = f"run moldau cluster stop{flag}, then moldau cluster start{flag}"
         found.append(Problem("the supervisor is not running", remedy))
     left = departed(state, topology)
+    dead = {broker.id for broker in topology.brokers if not broker.alive} if topology else set()
     down = set()
     for member in state.brokers:
         if member.id in left:
@@ -161,6 +165,14 @@ def member_problems(
             because = f" ({reason})" if reason else ""
             remedy = f"start it: moldau cluster restart {member.id}{flag}"
             found.append(Problem(f"broker {member.id} is {member.state}{because}", remedy))
+        elif member.state == "ready" and member.id in dead:
+            down.add(member.id)
+            found.append(
+                Problem(
+                    f"broker {member.id} is not alive, but its process {member.pid} runs: it hangs",
+                    f"restart it: moldau cluster restart {member.id}{flag}",
+                )
+            )
         elif member.state not in ("ready", "unsupervised"):
             because = f": {reason}" if reason else ""
             remedy = f"see its log: {data_dir}/broker-{member.id}.log"

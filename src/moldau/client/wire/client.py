@@ -4,7 +4,7 @@ It moves whole record batches and does not parse records. Applications use `mold
 `moldau.Consumer`; this client is for raw access, tools and tests.
 """
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, Self, TypeVar
 
 from moldau.client.addresses import split_brokers
@@ -16,7 +16,12 @@ from moldau.client.errors import (
     UnreachableError,
     code_name,
 )
-from moldau.client.retry import NOT_LEADER_CODES, RETRIABLE_CODES, Backoff
+from moldau.client.retry import (
+    CONNECT_TRY_SECONDS_MAX,
+    NOT_LEADER_CODES,
+    RETRIABLE_CODES,
+    Backoff,
+)
 from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
@@ -40,7 +45,12 @@ from moldau.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.wire.messages.metadata import (
+    MetadataBroker,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from moldau.wire.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -86,7 +96,7 @@ class KafkaClient:
         self._controller_id = -1
         self._topics: dict[str, TopicLayout] = {}
         self._unresponsive: set[tuple[str, int]] = set()
-        """Brokers that did not respond to the last metadata request."""
+        """Brokers that accepted a connection and did not respond."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -107,7 +117,16 @@ class KafkaClient:
         With `create`, a broker with topic auto-creation enabled may create the topic.
         """
         topics = None if topic is None else [MetadataRequestTopic(name=topic)]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        return self._metadata(MetadataRequest(topics=topics, allow_auto_topic_creation=create))
+
+    def brokers(self) -> Sequence[MetadataBroker]:
+        """Fetch and cache the brokers and the controller, without topics.
+
+        A broker without contact to the controller closes connections that ask it for topics.
+        """
+        return self._metadata(MetadataRequest(topics=[])).brokers
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         broker = self.any_broker()
         try:
             response = broker.request(request, MetadataResponse)
@@ -141,8 +160,9 @@ class KafkaClient:
                 check_code(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"find topic {topic}")
         return self._topics[topic]
 
-    def connection(self, host: str, port: int) -> KafkaConnection:
-        """The connection to a broker, opened if necessary. Raises ClientError."""
+    def connection(self, host: str, port: int, seconds_max: float | None = None) -> KafkaConnection:
+        """The connection to a broker, opened if necessary, with the timeout `seconds_max` instead
+        of the client's. Raises ClientError."""
         found = self._connections.get((host, port))
         if found is not None and found.is_expired:
             found.close()
@@ -152,7 +172,7 @@ class KafkaClient:
                 host,
                 port,
                 client_id=self._client_id,
-                timeout=self._timeout_seconds,
+                timeout=seconds_max or self._timeout_seconds,
                 security=self._security,
             )
             self._connections[host, port] = found
@@ -184,14 +204,36 @@ class KafkaClient:
         for known in self._connections.values():
             if not known.closed and not known.is_expired:
                 return known
-        failure: UnreachableError | None = None
-        addresses = dict.fromkeys([*self._bootstrap, *self._brokers.values()])
-        for host, port in sorted(addresses, key=self._unresponsive.__contains__):
+        return self._first_responsive([*self._bootstrap, *self._brokers.values()])
+
+    def responsive_broker(self) -> int:
+        """The id of a broker that responds: the metadata also has those that are down."""
+        ids = {(one.host, one.port): one.node_id for one in self.brokers()}
+        found = self._first_responsive(ids)
+        return ids[found.host, found.port]
+
+    def _first_responsive(self, addresses: Iterable[tuple[str, int]]) -> KafkaConnection:
+        failure: ClientError | None = None
+        ordered = sorted(dict.fromkeys(addresses), key=self._unresponsive.__contains__)
+        for host, port in ordered:
+            is_last = (host, port) == ordered[-1]
             try:
-                return self.connection(host, port)
+                return self._responsive(host, port, None if is_last else CONNECT_TRY_SECONDS_MAX)
             except UnreachableError as error:
                 failure = failure or error
+            except TimedOutError as error:
+                self._unresponsive.add((host, port))
+                failure = failure or error
         raise failure or UnreachableError("no broker address is known")
+
+    def _responsive(self, host: str, port: int, seconds_max: float | None) -> KafkaConnection:
+        """A connection on which the broker has responded: its machine may accept connections while
+        its process hangs, and then the time must do for another broker."""
+        seconds = self._timeout_seconds
+        found = self.connection(host, port, min(seconds, seconds_max or seconds))
+        found.served_versions()
+        found.timeout_seconds = seconds
+        return found
 
     def forget(self, topic: str) -> None:
         """Drop the cached metadata of a topic."""
@@ -350,7 +392,7 @@ class KafkaClient:
 
     def _controller(self) -> KafkaConnection:
         if self._controller_id not in self._brokers:
-            self.metadata()
+            self.brokers()
         try:
             found = self._node(self._controller_id)
         except UnreachableError:

@@ -49,8 +49,12 @@ class ConfigAdmin(WireAdmin):
 
     def addresses(self) -> dict[int, str]:
         """HOST:PORT of each broker, by its id."""
-        found = self._retry(self._client.metadata).brokers
+        found = self._retry(self._client.brokers)
         return {one.node_id: str(Endpoint(one.host, one.port)) for one in found}
+
+    def responsive_broker(self) -> int:
+        """The id of a broker that responds."""
+        return self._retry(self._client.responsive_broker)
 
     def settings(
         self, broker: int | None = None, names: Sequence[str] | None = None
@@ -67,7 +71,7 @@ class ConfigAdmin(WireAdmin):
             client = self._client
             if broker is None:
                 return client.any_broker().request(request, DescribeConfigsResponse)
-            client.metadata()
+            client.brokers()
             connection = client.broker(broker)
             if connection is None:
                 raise NotFoundError(

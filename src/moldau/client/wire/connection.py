@@ -345,7 +345,10 @@ class KafkaConnection:
             # With TLS 1.3 a broker rejects our certificate only now.
             return tls.failure(error, self.address)
         if isinstance(error, TimeoutError):
-            return TimedOutError(f"{self.address} timed out after {self.timeout_seconds:g} s")
+            return TimedOutError(
+                f"{self.address} timed out after {self.timeout_seconds:g} s",
+                hint="which brokers respond? moldau doctor",
+            )
         reason = (error.strerror or str(error)).lower()
         hint = ""
         if self._served is None:

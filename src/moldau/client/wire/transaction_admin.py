@@ -6,7 +6,14 @@ librdkafka's Python client does not have them, so they go over our own connectio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from moldau.client.errors import NotFoundError, RejectedError
+from moldau.client.errors import (
+    ClientError,
+    NotFoundError,
+    RejectedError,
+    TimedOutError,
+    UnreachableError,
+)
+from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.client import WireAdmin, check_code
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
@@ -51,10 +58,15 @@ class TransactionDetail(NamedTuple):
 class TransactionAdmin(WireAdmin):
     """Transactions of a cluster."""
 
+    def __init__(self, brokers: str, security: Security = PLAIN_TEXT) -> None:
+        super().__init__(brokers, security)
+        self.failures: dict[int, ClientError] = {}
+        """Brokers that did not respond to the last `transactions`."""
+
     def transactions(
         self, states: Sequence[str] = (), open_seconds_min: float = 0.0
     ) -> list[TransactionInfo]:
-        """The transactional ids of all brokers, by name."""
+        """The transactional ids of all brokers that respond, by name."""
         duration_ms = int(open_seconds_min * 1000)
         request = ListTransactionsRequest(
             state_filters=list(states),
@@ -62,8 +74,13 @@ class TransactionAdmin(WireAdmin):
             duration_filter=duration_ms if duration_ms > 0 else -1,
         )
         found = []
-        for broker in self._client.metadata().brokers:
-            response = self._list((broker.host, broker.port), request)
+        self.failures.clear()
+        for broker in self._retry(self._client.brokers):
+            try:
+                response = self._list((broker.host, broker.port), request)
+            except (UnreachableError, TimedOutError) as error:
+                self.failures[broker.node_id] = error
+                continue
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
                 raise RejectedError(
@@ -129,8 +146,7 @@ class TransactionAdmin(WireAdmin):
 
     def _coordinator(self, transactional_id: str) -> tuple[int, KafkaConnection]:
         request = FindCoordinatorRequest(coordinator_keys=[transactional_id], key_type=_TRANSACTION)
-        broker = self._client.metadata().brokers[0]
-        connection = self._client.connection(broker.host, broker.port)
+        connection = self._client.any_broker()
         (found,) = connection.request(request, FindCoordinatorResponse, 4).coordinators
         check_code(found.error_code, f"find the coordinator of {transactional_id}")
         return found.node_id, self._client.connection(found.host, found.port)

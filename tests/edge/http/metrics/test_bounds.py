@@ -15,15 +15,16 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import TopicTraffic, Traffic
 from moldau.edge.http.metrics import Collector, limits
-from moldau.edge.http.metrics.cluster import partition_families
+from moldau.edge.http.metrics.cluster import cluster_families, partition_families
 from moldau.edge.http.metrics.groups import group_families
 from moldau.edge.http.metrics.lag_history import LagHistory
 from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.replication import lag_families
 from moldau.edge.http.metrics.work import transaction_families
 from moldau.groups.results import GroupState, ListedGroup
+from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import PartitionIndex, TimestampMs, TopicPartition
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, TopicPartition
 from moldau.model.prometheus_text import render
 from moldau.transactions.totals import EndedTransactions, TransactionTotals
 
@@ -155,6 +156,27 @@ async def test_topics_beyond_a_bound_are_only_counted(monkeypatch):
         None,
         None,
     ]
+
+
+async def test_a_dead_broker_is_in_sync_nowhere():
+    """As in the topology of `moldau broker status`: the last report of a leader may be older."""
+    parts = [SimpleNamespace(replicas=(1, 2, 3), adding=()) for _ in range(3)]
+    here, dead = (Leader(BrokerId(number), Epoch(4)) for number in (1, 3))
+    known = [(here, (1, 2, 3)), (dead, (1, 2, 3)), (here, (1, 2))]
+    view: Any = SimpleNamespace(
+        brokers=dict.fromkeys((1, 2, 3)),
+        alive=frozenset({1, 2}),
+        topics={"t": SimpleNamespace(partitions=parts)},
+        leaders_and_in_sync=lambda topic, some: known,
+        broker_id=1,
+        is_ready=True,
+        controller_id=1,
+        is_controller_known=True,
+        metadata_version=1,
+    )
+    told = await told_by(cluster_families(view))
+    assert told.get("moldau_cluster_partitions_leaderless") == 1
+    assert told.get("moldau_cluster_partitions_under_replicated") == 3
 
 
 class FakeGroups:

@@ -24,7 +24,9 @@ async def cluster_families(view: MetricsView) -> AsyncIterator[MetricFamily]:
             known = view.leaders_and_in_sync(topic, some)
             for partition, (leader, in_sync) in zip(some, known, strict=True):
                 leaderless += leader.broker not in alive
-                there = {*in_sync, *partition.adding}
+                # As the topology: a leader reports a dead broker as in sync for some seconds more,
+                # and one that is dead itself forever.
+                there = alive.intersection(in_sync).union(partition.adding)
                 under_replicated += not there.issuperset(partition.replicas)
             partitions += len(some)
             if partitions % per_turn < len(some):
