@@ -1,4 +1,7 @@
-"""Brokers with a majority of the replicas of some partitions are lost for good."""
+"""Brokers with a majority of the replicas of some partitions are lost for good.
+
+docs/operate/disaster.md says what an operator does then.
+"""
 
 import subprocess
 import sys
