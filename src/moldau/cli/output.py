@@ -219,10 +219,8 @@ def confirm_by_word(prompt: str, word: str, *, yes: bool) -> None:
     if yes:
         return
     _need_terminal(prompt)
-    if (
-        click.prompt(f"{prompt} Type {word} to continue", err=True, default="", show_default=False)
-        != word
-    ):
+    question = f"{prompt} Type {word} to continue"
+    if click.prompt(question, err=True, default="", show_default=False) != word:
         raise click.Abort
 
 

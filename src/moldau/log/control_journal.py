@@ -130,7 +130,8 @@ class ControlJournal:
             self._size = size
         else:
             self._write_all(file, data, position)
-        directory = self._directory if is_new else None
+        # Its name may not be durable even if it was there: a process may have been killed before.
+        directory = None if self._ends else self._directory
         self.unflushed = JournalFlush(self._files, file, directory, ordinal)
         if not self._ends:
             self._first = ordinal

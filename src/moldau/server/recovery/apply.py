@@ -105,6 +105,8 @@ def apply_plan(files: Files, plan: Plan) -> None:
     lock of the directory. Raises as check_applicable, StorageError and OSError."""
     planned, state = check_applicable(files, plan)
     if state is State.DONE:
+        # The removal of the plan may have been the last thing before a kill.
+        files.sync_dir("")
         return
     if state is State.NOTHING_DONE:
         files.replace(RECOVERY_FILE, msgspec.json.encode(plan))
