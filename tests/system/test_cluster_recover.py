@@ -1,6 +1,10 @@
-"""A cluster that has lost the majority of its metadata for good goes on with what is left."""
+"""A cluster that has lost the majority of its metadata for good goes on with what is left.
+
+The commands are those of docs/operate/disaster.md.
+"""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +14,7 @@ from typing import Any
 
 import confluent_kafka as kafka
 import pytest
+from doc_pages import ROOT, all_blocks
 from moldau_command import run_moldau
 
 from moldau.testing.broker import BrokerFailedError
@@ -30,23 +35,43 @@ def command(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def from_page(step: str, folder: Path, *swaps: tuple[str, str]) -> None:
+    """Run the command of the page for this step."""
+    (block,) = [
+        block
+        for block in all_blocks(ROOT / "docs/operate/disaster.md")
+        if f"moldau cluster recover {step} " in block.text
+    ]
+    text = block.text
+    for old, new in swaps:
+        assert old in text
+        text = text.replace(old, new)
+    environment = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=wait_seconds_max(),
+        check=False,
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def recovered(folder: Path, survivors: Sequence[ClusterBroker], lost: Sequence[int]) -> Path:
     """The plan, carried out for all survivors."""
-    surveys = []
     for broker in survivors:
-        surveys.append(str(folder / f"survivor-{broker.number}.json"))
-        run_moldau(
-            *("cluster", "recover", "collect", "--data-dir", str(broker.data_dir)),
-            *("--file", surveys[-1]),
-        )
-    plan = folder / "plan.json"
-    named = ",".join(map(str, lost))
-    run_moldau("cluster", "recover", "plan", *surveys, "--lost", named, "--file", str(plan))
+        place = ("/var/lib/moldau", str(broker.data_dir))
+        from_page("collect", folder, place, ("survivor-1", f"survivor-{broker.number}"))
+    from_page("plan", folder, ("2,3", ",".join(map(str, lost))))
     for broker in survivors:
-        run_moldau(
-            *("cluster", "recover", "apply", str(plan), "--data-dir", str(broker.data_dir), "-y")
-        )
-    return plan
+        place = ("/var/lib/moldau", f"{broker.data_dir} -y")
+        from_page("apply", folder, place)
+        # Nothing is left to be done.
+        from_page("apply", folder, place)
+    return folder / "plan.json"
 
 
 def produce(bootstrap: str, topic: str, values: Sequence[bytes], transaction: str = "") -> None:
@@ -230,7 +255,7 @@ def test_a_lost_broker_that_comes_back_is_refused(tmp_path: Path) -> None:
 
         second.launch()
         refusal = f"its data directory belongs to cluster {old_id}, not to {new_id}"
-        wait_until(lambda: refusal in second.output, "the lost broker is told that it is refused")
+        wait_until(lambda: refusal in second.output, "the lost broker logs that it is refused")
         wait_until(
             lambda: f"this broker belongs to cluster {new_id}, not {old_id}" in survivor.output,
             "the survivor says that it refuses the lost broker",

@@ -219,8 +219,8 @@ def confirm_by_word(prompt: str, word: str, *, yes: bool) -> None:
     if yes:
         return
     _need_terminal(prompt)
-    question = f"{prompt} Type {word} to continue"
-    if click.prompt(question, err=True, default="", show_default=False) != word:
+    prompt = f"{prompt} Type {word} to continue"
+    if click.prompt(prompt, err=True, default="", show_default=False) != word:
         raise click.Abort
 
 

@@ -99,7 +99,7 @@ class DirectoryLock:
     def acquire_unchanged(self) -> None:
         """The same for one who only reads, and writes nothing, not even its pid.
 
-        Raises ConfigError, also if it is no data directory.
+        Raises ConfigError, also if the directory is not that of a broker.
         """
         if not (self._root / IDENTITY_FILE).is_file():
             raise ConfigError(f"{self._root} is not the data directory of a broker")

@@ -216,7 +216,7 @@ def test_a_move_to_a_lost_broker_is_cancelled() -> None:
     assert [one.replicas for one in made.replicas] == [(1,)]
 
 
-def test_a_disk_that_failed_is_told() -> None:
+def test_a_failed_disk_is_a_warning() -> None:
     assert "EIO" in plan([survey(1, disk_failure="EIO")], 2, 3).warnings[0]
 
 
@@ -226,7 +226,7 @@ def test_a_disk_that_failed_is_told() -> None:
 class _Group:
     """A group as Raft runs it, without messages: logs are lists of (epoch, number of the entry).
 
-    Leaders that were replaced go on until they hear of it.
+    Leaders that were replaced go on until they learn it.
     """
 
     def __init__(self, rng: random.Random, brokers: int) -> None:
@@ -294,8 +294,8 @@ class _Group:
         end = ends[(len(ends) - 1) // 2]
         if end and source[end - 1][0] == epoch:
             for broker, entries in self.logs.items():
-                is_told = self._heard[broker] <= epoch and self.rng.random() < 0.7
-                if entries[:end] == source[:end] and is_told:
+                is_sent = self._heard[broker] <= epoch and self.rng.random() < 0.7
+                if entries[:end] == source[:end] and is_sent:
                     self.known[broker] = max(self.known[broker], end)
 
 

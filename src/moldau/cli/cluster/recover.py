@@ -108,7 +108,7 @@ class _BrokerIds(ParamType[tuple[int, ...]]):
     metavar="SURVEY...",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
 )
 @click.option(
     "--lost",
@@ -201,7 +201,7 @@ def _say_partitions(plan: "Plan", kind: str, what: str) -> None:
 @click.argument(
     "plan_file",
     metavar="PLAN",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
 )
 @_DATA_DIR
 @yes_option

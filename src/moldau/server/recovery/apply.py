@@ -124,7 +124,7 @@ def apply_plan(files: Files, plan: Plan) -> None:
             _force_metadata(files, votes, plan)
     finally:
         votes.close()
-    # From here on it is a directory of the new cluster, and the rest of the plan is no more needed.
+    # From here on it is a directory of the new cluster, and the plan is not needed any more.
     write_identity(files, replace(identity, cluster_id=plan.new_cluster_id))
     files.remove(RECOVERY_FILE)
     files.sync_dir("")

@@ -1,7 +1,7 @@
 """What is in the data directory of a stopped broker, as the plan of a recovery needs it.
 
 Nothing is changed, and a survey has nothing secret: no records, passwords or tokens. What is
-committed cannot be told from the files, as brokers learn it from their leader: only what is below
+committed is not in the files, as brokers learn it from their leader: only what is below
 the start of a log is known to be.
 """
 
