@@ -204,7 +204,7 @@ def test_the_best_log_is_that_of_the_last_epoch_and_then_the_longest() -> None:
     long_ago, short, shorter = survivor(1, 4, 90), survivor(2, 6, 20), survivor(3, 6, 19)
     assert best_survivor([long_ago, short, shorter]) == short
     assert best_survivor([survivor(3, 6, 20), survivor(2, 6, 20)]) == survivor(2, 6, 20)
-    # Whoever was still being filled may lack what is committed, however long its log is.
+    # A replica that was still being filled may lack what is committed, however long its log is.
     stranger = survivor(9, 8, 100)
     assert best_survivor([long_ago, stranger]) == long_ago
     assert best_survivor([stranger]) is None
