@@ -2,6 +2,7 @@
 
 from moldau.log.datadir import METADATA_PATH, VOTES_PATH, Identity, partition_path, write_identity
 from moldau.log.disk_log import open_disk_log
+from moldau.log.filesystem import Files
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.records import (
@@ -45,10 +46,15 @@ def metadata_records() -> list[MetadataRecord]:
 
 
 def directory(log_id: int = 0) -> SimDisk:
+    disk = SimDisk()
+    fill_directory(disk, log_id)
+    return disk.survive()
+
+
+def fill_directory(disk: Files, log_id: int = 0) -> None:
     """Of broker 1 of three: with replicas of the first two partitions of `t`, and not of the last.
 
     `log_id`: of its second replica, which was created later than the group."""
-    disk = SimDisk()
     write_identity(
         disk,
         Identity(
@@ -85,4 +91,3 @@ def directory(log_id: int = 0) -> SimDisk:
         # Was never flushed.
         append(log, epoch=EPOCH)
         log.discard()
-    return disk.survive()

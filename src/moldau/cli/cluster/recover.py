@@ -141,7 +141,7 @@ def plan(surveys: tuple[Path, ...], lost: tuple[tuple[int, ...], ...], path: Pat
     path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
     names = ", ".join(str(one.broker_id) for one in made.survivors)
     say(
-        f"wrote {path}; on each of the brokers {names}: "
+        f"wrote {path}; carry it out for each broker that is left ({names}): "
         f"moldau cluster recover apply {path} --data-dir DIR"
     )
 
@@ -169,13 +169,15 @@ def _show(plan: "Plan") -> None:
     _say_partitions(
         plan,
         "recovered",
-        "continue from one replica; the last records, which only lost brokers had, are lost",
+        "to continue from one replica; records that only lost brokers had are lost",
     )
-    _say_partitions(plan, "empty", "have no replica left: all records are lost, they begin empty")
+    _say_partitions(
+        plan, "empty", "without any replica: all records are lost, it begins again as empty"
+    )
     _say_partitions(
         plan,
         "damaged",
-        "have only corrupt replicas left and stay offline: delete the topic, or restore it from a "
+        "with corrupt replicas only, which stays offline: delete the topic, or restore it from a "
         "backup",
     )
     for warning in plan.warnings:
