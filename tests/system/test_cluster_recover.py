@@ -21,7 +21,7 @@ from moldau.testing.broker import BrokerFailedError
 from moldau.testing.cluster import NOT_YET, Cluster, ClusterBroker
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.safety]
 COUNT = 60
 
 

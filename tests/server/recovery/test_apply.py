@@ -138,6 +138,12 @@ def test_a_failed_disk_is_rewritten_first() -> None:
     assert not disk.exists("fence")
 
 
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the metadata gets several."""
+    monkeypatch.setattr("moldau.server.recovery.apply._BATCH_RECORDS_MAX", 2)
+
+
 OUTCOMES: dict[str, Callable[[SimDisk, random.Random], SimDisk]] = {
     "killed": lambda disk, rng: disk.survive(),
     "power": lambda disk, rng: disk.crash(rng),

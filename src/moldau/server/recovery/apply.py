@@ -39,6 +39,7 @@ from moldau.server.recovery.plan import PLAN_FORMAT, ForcedLog, Plan, PlanError,
 from moldau.server.recovery.survey import replica_log, survey_digest, survey_directory
 from moldau.server.storage import METADATA_LOG, rewrite_after_failure
 
+_BATCH_RECORDS_MAX: Final = 500
 _COLLECT_HINT: Final = (
     "collect the files of all survivors again, and make another plan: "
     "moldau cluster recover collect"
@@ -139,20 +140,23 @@ def _force_replica(files: Files, me: BrokerId, votes: VoteJournal, forced: Force
 
 
 def _force_metadata(files: Files, votes: VoteJournal, plan: Plan) -> None:
-    """The entry with the only voter, then one batch with the changes of the plan, of its epoch."""
+    """The entry with the only voter, then batches with the changes of the plan, of its epoch."""
     forced = plan.metadata
     log = _open(files, METADATA_PATH, METADATA_LOG, forced)
     _force(log, plan.metadata_broker, votes, METADATA_GROUP, forced)
-    if log.end_index == RaftIndex(forced.end_index + 1):
-        batch = build_batch(
-            [
-                Record(Offset(0), plan.made_ms, None, encode_record(record), [])
-                for record in plan.records()
-            ],
-            base_offset=log.end_offset,
-            leader_epoch=log.last_epoch,
-        )
-        log.append(batch, [read_header(batch)])
+    records = [
+        Record(Offset(0), plan.made_ms, None, encode_record(record), [])
+        for record in plan.records()
+    ]
+    for first in range(0, len(records), _BATCH_RECORDS_MAX):
+        # After a crash, batches are there up to one of them.
+        if log.end_index == RaftIndex(forced.end_index + 1 + first):
+            batch = build_batch(
+                records[first : first + _BATCH_RECORDS_MAX],
+                base_offset=log.end_offset,
+                leader_epoch=log.last_epoch,
+            )
+            log.append(batch, [read_header(batch)])
     # Durable when it returns.
     log.close()
 
