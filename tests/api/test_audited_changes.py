@@ -131,6 +131,11 @@ ROWS: list[Row] = [
     ("cluster.keep", lambda s: s.cluster.keep(2), ["broker 2"]),
     ("cluster.reassign", lambda s: s.cluster.reassign("orders", 0, [1, 2]), ["orders-0 to [1, 2]"]),
     ("cluster.reassign", lambda s: s.cluster.reassign("orders", 0, None), ["orders-0 cancelled"]),
+    (
+        "cluster.recover",
+        lambda s: s.cluster.recover([3, 2], [("orders", 0)], dry_run=False),
+        ["lost brokers [2, 3], partitions ['orders-0']"],
+    ),
     ("cluster.elections_due", lambda s: s.cluster.elections_due(), [""]),
     (
         "cluster.elect",

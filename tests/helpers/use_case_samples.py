@@ -484,6 +484,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.drain": one(lambda s: s.cluster.drain(2)),
     "cluster.keep": one(lambda s: s.cluster.keep(2)),
     "cluster.reassign": one(lambda s: s.cluster.reassign("orders", 0, [1])),
+    "cluster.recover": one(lambda s: s.cluster.recover([2], None, dry_run=True)),
     "cluster.reassignments": one(lambda s: s.cluster.reassignments(None)),
     "cluster.elections_due": one(lambda s: s.cluster.elections_due()),
     "cluster.elect": one(lambda s: s.cluster.elect("orders", 0, ElectionType.PREFERRED)),

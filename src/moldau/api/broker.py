@@ -10,6 +10,7 @@ from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.join_service import JoinService
 from moldau.control.metadata_store import MetadataStore
+from moldau.control.partition_recovery import PartitionRecovery
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.security_service import SecurityService
 from moldau.control.topic_service import TopicService
@@ -36,6 +37,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     metadata: MetadataStore
     cluster: ClusterService
     joins: JoinService
+    recovery: PartitionRecovery
     replicas: LocalReplicas
     produce: ProduceService
     transactional_produce: TransactionalProduce

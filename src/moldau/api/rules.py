@@ -163,6 +163,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.drain": _OPERATE,
     "cluster.keep": _OPERATE,
     "cluster.reassign": _OPERATE,
+    "cluster.recover": _OPERATE,
     "cluster.reassignments": _read(_DESCRIBE_CLUSTER),
     "cluster.elections_due": _OPERATE,
     "cluster.elect": _OPERATE,

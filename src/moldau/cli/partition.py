@@ -61,6 +61,10 @@ _TARGETS = click.argument(
     lazy={
         "plan": ("partition_plan:plan", "Plan moves that balance a cluster."),
         "apply": ("partition_apply:apply", "Carry out a plan."),
+        "recover": (
+            "partition_recover:recover",
+            "Let partitions go on whose majority of replicas is lost for good.",
+        ),
     },
     examples=(
         "moldau partition plan --file plan.json && moldau partition apply plan.json",
@@ -90,7 +94,7 @@ def _targeted(
         current = {one.partition: one for one in admin.places(topic)}
         numbers = list(current)
         if colon:
-            numbers = _numbers(target, text)
+            numbers = partition_numbers(target, text)
         for number in numbers:
             if number not in current:
                 raise NotFoundError(
@@ -101,7 +105,7 @@ def _targeted(
     return found
 
 
-def _numbers(target: str, text: str) -> list[int]:
+def partition_numbers(target: str, text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise CommandError(

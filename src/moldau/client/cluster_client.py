@@ -45,6 +45,8 @@ from moldau.model.topology import (
     LogLevelsWanted,
     ProvenJoinRequest,
     Readiness,
+    RecoveryReply,
+    RecoveryRequest,
     SealedJoinReply,
     TokenDeleted,
     Topology,
@@ -171,6 +173,10 @@ class ClusterClient:
     def keep(self, broker: int) -> BrokerActionResponse:
         """Cancel `leave`, while the broker is still a member."""
         return self._change("keep", broker)
+
+    def recover(self, wanted: RecoveryRequest) -> RecoveryReply:
+        """Let partitions go on that lost a majority; with `dry_run` only tell which."""
+        return self._request("POST", "/api/v1/cluster/recover", wanted, RecoveryReply)
 
     def create_join_token(self, lifetime_ms: int) -> JoinTokenCreated:
         """A token that one broker can join with."""

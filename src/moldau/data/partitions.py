@@ -289,6 +289,32 @@ class Partitions:
         with self._flusher.fencing():
             self._host(opening, self._open(opening))
 
+    def reopen(
+        self, topic: Topic, partition: Partition, change: Callable[[PartitionLog, Members], None]
+    ) -> None:
+        """Closes a replica, lets `change` work on its log, and opens it again.
+
+        `change` also gets the members that count while the log names none. What it raises is
+        raised once the replica is open.
+        """
+        opening = self._opening(topic, partition, self._resolve(topic))
+        hosted = self._hosted.pop(opening.key)
+        with self._flusher.fencing():
+            try:
+                hosted.replica.close()
+                opened = self._open(opening)
+            except DiskFullError as error:
+                hosted.replica.log.discard()
+                self._set_offline(opening.key, error)
+                raise
+            finally:
+                self.on_leadership(hosted.replica)
+            try:
+                if not isinstance(opened, MoldauError):
+                    change(opened, opening.members)
+            finally:
+                self._host(opening, opened)
+
     # ---- reconciliation with the image
 
     async def reconcile(self, image: Image) -> None:

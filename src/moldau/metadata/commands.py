@@ -83,6 +83,15 @@ class RemoveBroker(Struct, frozen=True, kw_only=True):
     metadata_members: Sequence[BrokerId]
 
 
+class RemoveLostBrokers(Struct, frozen=True, kw_only=True):
+    """Removes brokers that are lost with their data directories, and replaces their replicas.
+
+    The caller must be sure that they are: they can never come back.
+    """
+
+    broker_ids: Sequence[BrokerId]
+
+
 class RaiseFeatureLevel(Struct, frozen=True, kw_only=True):
     """Allows records that need this feature level."""
 
@@ -267,6 +276,7 @@ Command = (
     | DrainBroker
     | KeepBroker
     | RemoveBroker
+    | RemoveLostBrokers
     | RaiseFeatureLevel
     | CreateTopic
     | DeleteTopic

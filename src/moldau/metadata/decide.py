@@ -50,6 +50,7 @@ from moldau.metadata.commands import (
     ReassignPartition,
     RegisterBroker,
     RemoveBroker,
+    RemoveLostBrokers,
     ReplaceBrokerConfigs,
     ReplaceTopicConfigs,
     ReportReplicas,
@@ -57,6 +58,7 @@ from moldau.metadata.commands import (
 )
 from moldau.metadata.config_changes import changed_configs
 from moldau.metadata.image import CLUSTER_DEFAULT, INTERNAL_TOPICS, Image, Topic, collision_key
+from moldau.metadata.lost_broker_rules import remove_lost_brokers
 from moldau.metadata.placement import Replicas, cluster_loads, place
 from moldau.metadata.queue_group_rules import define_queue_group, drop_queue_group
 from moldau.metadata.records import (
@@ -105,6 +107,8 @@ def decide(command: Command, image: Image) -> list[MetadataRecord]:  # noqa: C90
             return keep_broker(command, image)
         case RemoveBroker():
             return remove_broker(command, image)
+        case RemoveLostBrokers():
+            return remove_lost_brokers(command, image)
         case RaiseFeatureLevel():
             return raise_feature_level(command, image)
         case CreateTopic():

@@ -40,7 +40,7 @@ def reassignments(
 def reassign_partition(command: ReassignPartition, image: Image) -> list[MetadataRecord]:
     topic, partition = existing_partition(image, command.topic, command.partition)
     if command.replicas is None:
-        return _cancel(topic, partition)
+        return _cancel(topic, partition, image)
     target = check_replicas(partition.index, command.replicas, image, partition.desired)
     factor = len(partition.origin or partition.replicas)
     if not command.allow_replication_factor_change and len(target) != factor:
@@ -49,7 +49,7 @@ def reassign_partition(command: ReassignPartition, image: Image) -> list[Metadat
             f"Partition {partition.index} of '{topic.name}' has {factor} replicas, the request has "
             f"{len(target)} and does not allow to change the replication factor",
         )
-    return _set_desired(topic, partition, target)
+    return set_desired(topic, partition, target)
 
 
 def report_replicas(command: ReportReplicas, image: Image) -> list[MetadataRecord]:
@@ -95,7 +95,7 @@ def spread_internal_topics(_: SpreadInternalTopics, image: Image) -> list[Metada
         for partition in few:
             spread.place(partition.replicas, factor)
         for partition, target in zip(few, spread.placed, strict=True):
-            records += _set_desired(topic, partition, target)
+            records += set_desired(topic, partition, target)
     return records
 
 
@@ -136,17 +136,25 @@ def drain_moves(image: Image, count_max: int) -> list[ReassignPartition]:
     return moves
 
 
-def _cancel(topic: Topic, partition: Partition) -> list[MetadataRecord]:
+def _cancel(topic: Topic, partition: Partition, image: Image) -> list[MetadataRecord]:
     if not partition.moving:
         raise RefusedError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
             f"Partition {partition.index} of '{topic.name}' is not being reassigned",
         )
+    gone = [broker for broker in partition.origin if broker not in image.brokers]
+    if gone:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Partition {partition.index} of '{topic.name}' was on broker {gone[0]}, which was "
+            "removed: the move cannot be cancelled; move it to other brokers instead",
+        )
     # The group may have changed already: it must change back, and report it.
-    return _set_desired(topic, partition, partition.origin)
+    return set_desired(topic, partition, partition.origin)
 
 
-def _set_desired(topic: Topic, partition: Partition, target: Replicas) -> list[MetadataRecord]:
+def set_desired(topic: Topic, partition: Partition, target: Replicas) -> list[MetadataRecord]:
+    """The records that make `target` the desired replicas."""
     if target == partition.desired:
         return []
     if not partition.moving and set(target) == set(partition.replicas):

@@ -289,6 +289,14 @@ VOTER_LOST_LOG: Final = _event(
     "A broker lost the log of a partition. It votes again when it has caught up.",
     "Find out why: a replaced disk is expected, anything else is not.",
 )
+REPLICA_FORCED: Final = _event(
+    _CLUSTER,
+    "replica-forced",
+    "warning",
+    "A partition lost a majority of its replicas for good. `moldau partition recover` made the "
+    "replica of this broker the only voter: acknowledged records that only others had are lost.",
+    "Compare with the sources of the records what is missing. Add brokers if replicas are missing.",
+)
 SNAPSHOT_DELAYED: Final = _event(
     _CLUSTER,
     "snapshot-delayed",

@@ -266,6 +266,64 @@ class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["active", "draining"]
 
 
+class PartitionNamed(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class RecoveryRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Let partitions go on that lost a majority of their replicas with these brokers.
+
+    The brokers are removed for good. Without `partitions`: all that lost a majority.
+    """
+
+    lost: tuple[int, ...]
+    partitions: tuple[PartitionNamed, ...] | None = None
+    dry_run: bool = False
+
+
+class ReplicaSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """What one broker has of a partition."""
+
+    broker: int
+    problem: str = ""
+    """Why it cannot be the survivor; empty if it can."""
+    voters: tuple[int, ...] = ()
+    """The voters of the partition, by this replica's log."""
+    known_epoch: int = -1
+    last_epoch: int = -1
+    """The epoch of its last entry."""
+    end_index: int = 0
+    """Records and control entries in its log."""
+    start_offset: int = 0
+    end_offset: int = 0
+    high_watermark: int = 0
+    """Below it, records were committed for all that this broker knows."""
+    has_leader: bool = False
+
+
+class PartitionRecovered(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition that lost a majority of its replicas."""
+
+    topic: str
+    partition: int
+    survivor: int = -1
+    """The broker whose replica becomes the only voter; -1: none can."""
+    state: Literal["possible", "impossible", "recovered", "failed"]
+    reason: str = ""
+    replicas: tuple[ReplicaSurvey, ...] = ()
+
+
+class RecoveryReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions that lost a majority, and what was done."""
+
+    partitions: tuple[PartitionRecovered, ...]
+    is_removed: bool
+    """Whether the lost brokers are removed from the cluster."""
+
+
 class LogLevelsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """Levels by component; null: as configured."""
 

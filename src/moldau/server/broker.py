@@ -56,6 +56,7 @@ from moldau.server.build_protocols import (
     build_grpc_server,
 )
 from moldau.server.build_queues import build_queue_service
+from moldau.server.build_recovery import build_recovery
 from moldau.server.build_upkeep import build_cleaner, build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
@@ -404,6 +405,9 @@ class BrokerServer:
             leader_of=self._cluster.leader_of,
         )
         serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
+        self._recovery = build_recovery(
+            self._broker_id, self._metadata, self._partitions, driver, transport
+        )
 
     def _make_cleaner(self) -> Cleaner:
         self._cleaner_process = self._machine.log_cleaner(self._storage.root)
@@ -460,6 +464,7 @@ class BrokerServer:
             metadata=self._metadata,
             cluster=self._cluster,
             joins=self._joins,
+            recovery=self._recovery,
             replicas=LocalReplicas(self._partitions),
             produce=produce,
             transactional_produce=self._transactional_produce,

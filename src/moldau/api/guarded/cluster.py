@@ -22,6 +22,7 @@ from moldau.model.ids import BrokerId
 from moldau.model.topology import (
     JoinChallenge,
     ProvenJoinRequest,
+    RecoveryReply,
     SealedJoinReply,
     Topology,
 )
@@ -175,6 +176,20 @@ class GuardedCluster:
             replicas,
             allow_replication_factor_change=allow_replication_factor_change,
         )
+
+    async def recover(
+        self,
+        lost: Iterable[int],
+        partitions: Sequence[tuple[str, int]] | None,
+        *,
+        dry_run: bool,
+    ) -> RecoveryReply:
+        """Lets partitions go on that lost a majority with these brokers, which are removed."""
+        brokers = frozenset(BrokerId(broker) for broker in lost)
+        names = "all" if partitions is None else [f"{topic}-{index}" for topic, index in partitions]
+        about = f"lost brokers {sorted(brokers)}, partitions {names}" + ", dry run" * dry_run
+        self._guard.check("cluster.recover", _CLUSTER, about=about)
+        return await self._broker.recovery.recover(brokers, partitions, dry_run=dry_run)
 
     def reassignments(
         self, wanted: Iterable[tuple[str, int]] | None

@@ -68,7 +68,7 @@ def complete_brokers(ctx: click.Context, param: click.Parameter, incomplete: str
     return completions(incomplete, {str(broker.id): str(broker.kafka) for broker in found})
 
 
-def connect(http: str) -> tuple["ClusterClient", "Topology"]:
+def connect(http: str, *, call_seconds_max: float = 5.0) -> tuple["ClusterClient", "Topology"]:
     """A client with every broker's address, and the current topology."""
     addresses = http.split(",")
     topology = cluster_client(addresses).topology()
@@ -77,7 +77,7 @@ def connect(http: str) -> tuple["ClusterClient", "Topology"]:
         # A partitioned or removed broker still responds, with an old topology.
         topology = ask_all(addresses).topology
         addresses = list(dict.fromkeys([*_addresses(topology), *addresses]))
-    return cluster_client(addresses), topology
+    return cluster_client(addresses, call_seconds_max=call_seconds_max), topology
 
 
 def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""/api/v1/cluster: drain a broker, or cancel its draining."""
+"""/api/v1/cluster: drain a broker, or cancel its draining; recover from lost brokers."""
 
 from typing import Final
 
@@ -9,9 +9,10 @@ from starlette.routing import Route
 
 from moldau.edge.http.responses import check_query, read_body, respond
 from moldau.edge.http.visits import session_of
-from moldau.model.topology import BrokerActionRequest, BrokerActionResponse
+from moldau.model.topology import BrokerActionRequest, BrokerActionResponse, RecoveryRequest
 
 _broker_named: Final = msgspec.json.Decoder(BrokerActionRequest)
+_recovery: Final = msgspec.json.Decoder(RecoveryRequest)
 
 
 def routes() -> list[Route]:
@@ -31,7 +32,18 @@ def routes() -> list[Route]:
         await session.decided(session.cluster.keep(named.broker))
         return respond(BrokerActionResponse(broker=named.broker, state="active"))
 
+    async def recover(request: Request) -> Response:
+        check_query(request)
+        wanted = await read_body(request, _recovery.decode)
+        session = session_of(request)
+        parts = wanted.partitions
+        named = None if parts is None else [(part.topic, part.partition) for part in parts]
+        # Without the deadline of other changes: it asks every broker, partition by partition.
+        done = await session.cluster.recover(wanted.lost, named, dry_run=wanted.dry_run)
+        return respond(done)
+
     return [
+        Route("/api/v1/cluster/recover", recover, methods=["POST"]),
         Route("/api/v1/cluster/leave", leave, methods=["POST"]),
         Route("/api/v1/cluster/keep", keep, methods=["POST"]),
     ]

@@ -57,6 +57,8 @@ from moldau.model.topology import (
     LogLevelsWanted,
     ProvenJoinRequest,
     Readiness,
+    RecoveryReply,
+    RecoveryRequest,
     SealedJoinReply,
     TokenDeleted,
     Topology,
@@ -269,6 +271,14 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {200: BrokerActionResponse},
         {},
         body=BrokerActionRequest,
+        refusals=(404, 409),
+    ),
+    ("POST", "/api/v1/cluster/recover"): Operation(
+        "recover",
+        "Let partitions go on that lost a majority of their replicas; removes the lost brokers",
+        {200: RecoveryReply},
+        {},
+        body=RecoveryRequest,
         refusals=(404, 409),
     ),
     ("GET", "/api/v1/backup/cluster"): Operation(

@@ -1,0 +1,224 @@
+"""Lets partitions go on whose majority of replicas is lost for good; the metadata has its majority.
+
+1. All brokers that are left say what they have of the partitions, and which brokers they hear. A
+   broker that anybody hears is not lost.
+2. The lost brokers are removed from the cluster in the committed metadata: a directory of theirs
+   can never register again, and no broker of the cluster talks to them. From here on what they hold
+   can decide nothing, and what is left can.
+3. Everything is asked again, and per partition the replica with the best log becomes the only voter
+   (replica/only_voter.py). The reconciler then adds replicas on other brokers.
+
+It can be repeated from the start after any failure: what was removed stays so, and a partition that
+has a majority again is not touched.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from moldau.control.metadata_store import MetadataStore
+from moldau.data.forced_replicas import BrokerSurvey, ForcedReplicas, PartitionKey
+from moldau.metadata.commands import RemoveLostBrokers
+from moldau.metadata.image import Image, Partition, Topic
+from moldau.metadata.lost_broker_rules import check_lost, has_replica_on
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
+from moldau.model.malformed import MALFORMED
+from moldau.model.topology import PartitionRecovered, RecoveryReply
+from moldau.net.peers.caller import PeerCaller
+from moldau.net.peers.methods import PeerMethod
+from moldau.replica.only_voter import forced_epoch
+
+_CALL_SECONDS_MAX: Final = 20.0
+_decode_survey: Final = msgspec.msgpack.Decoder(BrokerSurvey).decode
+
+Part = tuple[Topic, Partition]
+Surveys = Mapping[BrokerId, BrokerSurvey | RefusedError]
+
+
+class PartitionRecovery:
+    def __init__(
+        self,
+        *,
+        me: BrokerId,
+        metadata: MetadataStore,
+        caller: PeerCaller,
+        forced: ForcedReplicas,
+    ) -> None:
+        self._me = me
+        self._metadata = metadata
+        self._caller = caller
+        self._forced = forced
+        self._lock = asyncio.Lock()
+
+    async def recover(
+        self,
+        lost: frozenset[BrokerId],
+        wanted: Sequence[tuple[str, int]] | None,
+        *,
+        dry_run: bool,
+    ) -> RecoveryReply:
+        """Recover these partitions, or all that lost a majority. Raises RefusedError."""
+        async with self._lock:
+            image = await self._metadata.fresh()
+            check_lost(image, lost)
+            if self._me in lost:
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST, f"broker {self._me} is not lost: it responds"
+                )
+            parts, found = await self._judge_all(image, lost, wanted)
+            is_removed = lost <= image.removed_brokers.keys()
+            if dry_run or not any(one.state == "possible" for one in found):
+                return RecoveryReply(partitions=tuple(found), is_removed=is_removed)
+            await self._metadata.submit(RemoveLostBrokers(broker_ids=tuple(sorted(lost))))
+            # Only what is left counts now, and it has no leader that could still change it.
+            image = await self._metadata.fresh()
+            parts, found = await self._judge_all(image, lost, wanted)
+            done = [
+                await self._recover_one(part, one) if one.state == "possible" else one
+                for part, one in zip(parts, found, strict=True)
+            ]
+            return RecoveryReply(partitions=tuple(done), is_removed=True)
+
+    # ---- what is left
+
+    async def _judge_all(
+        self, image: Image, lost: frozenset[BrokerId], wanted: Sequence[tuple[str, int]] | None
+    ) -> tuple[list[Part], list[PartitionRecovered]]:
+        """The partitions without a majority, and whether each can be recovered."""
+        parts = _affected(image, lost, wanted)
+        surveys = await self._ask_all(image, lost, parts)
+        for broker, survey in surveys.items():
+            if isinstance(survey, BrokerSurvey) and (heard := lost.intersection(survey.heard)):
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"broker {min(heard)} is not lost: broker {broker} heard from it within the "
+                    "last 10 seconds; stop it first, if its data are lost",
+                )
+        gone = lost | image.removed_brokers.keys()
+        judged = [
+            (part, one)
+            for number, part in enumerate(parts)
+            if (one := judge(part, number, surveys, gone)) is not None
+        ]
+        return [part for part, _ in judged], [one for _, one in judged]
+
+    async def _ask_all(
+        self, image: Image, lost: frozenset[BrokerId], parts: Sequence[Part]
+    ) -> Surveys:
+        keys: tuple[PartitionKey, ...] = tuple(
+            (bytes(topic.topic_id), int(partition.index)) for topic, partition in parts
+        )
+        left = [broker for broker in image.brokers if broker not in lost]
+        answers = await asyncio.gather(*(self._ask(image, broker, keys) for broker in left))
+        return dict(zip(left, answers, strict=True))
+
+    async def _ask(
+        self, image: Image, broker: BrokerId, keys: tuple[PartitionKey, ...]
+    ) -> BrokerSurvey | RefusedError:
+        if broker == self._me:
+            return self._forced.survey(image, keys)
+        try:
+            return _decode_survey(
+                await self._caller.call(
+                    broker,
+                    PeerMethod.SURVEY_REPLICAS,
+                    msgspec.msgpack.encode(keys),
+                    _CALL_SECONDS_MAX,
+                )
+            )
+        except RefusedError as error:
+            return error
+        except MALFORMED as error:
+            return RefusedError(ErrorCode.UNKNOWN_SERVER_ERROR, f"malformed answer: {error}")
+
+    # ---- one partition
+
+    async def _recover_one(self, part: Part, one: PartitionRecovered) -> PartitionRecovered:
+        topic, partition = part
+        epoch = forced_epoch([NO_EPOCH, *(Epoch(replica.known_epoch) for replica in one.replicas)])
+        survivor = BrokerId(one.survivor)
+        try:
+            if survivor == self._me:
+                await self._forced.make_only_voter(topic.topic_id, partition.index, epoch)
+            else:
+                order = (topic.topic_id, partition.index, epoch)
+                await self._caller.call(
+                    survivor,
+                    PeerMethod.MAKE_ONLY_VOTER,
+                    msgspec.msgpack.encode(order),
+                    _CALL_SECONDS_MAX,
+                )
+        except (RefusedError, StorageError) as error:
+            return replace(one, state="failed", reason=str(error))
+        return replace(one, state="recovered")
+
+
+def _affected(
+    image: Image, lost: frozenset[BrokerId], wanted: Sequence[tuple[str, int]] | None
+) -> list[Part]:
+    """Partitions that have replicas on brokers that are lost, now or since before."""
+    gone = lost | image.removed_brokers.keys()
+    if wanted is None:
+        chosen = [(topic, part) for topic in image.topics.values() for part in topic.partitions]
+    else:
+        chosen = []
+        for name, index in dict.fromkeys(wanted):
+            topic = image.topics.get(name)
+            if topic is None or not 0 <= index < len(topic.partitions):
+                raise RefusedError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {name}-{index}"
+                )
+            chosen.append((topic, topic.partitions[index]))
+    return [part for part in chosen if has_replica_on(part[1], gone)]
+
+
+def judge(
+    part: Part, number: int, surveys: Surveys, gone: frozenset[BrokerId]
+) -> PartitionRecovered | None:
+    """None for a partition with a majority: it needs nothing."""
+    topic, partition = part
+    replicas = [
+        replica
+        for survey in surveys.values()
+        if isinstance(survey, BrokerSurvey)
+        and ((replica := survey.replicas[number]).voters or replica.broker in partition.replicas)
+    ]
+    sound = [replica for replica in replicas if not replica.problem]
+    best = max(sound, key=lambda one: (one.last_epoch, one.end_index, -one.broker), default=None)
+    voters = best.voters if best is not None else partition.replicas
+    quorum = len(voters) // 2 + 1
+    voting = [replica.broker for replica in sound if replica.broker in voters]
+    if len(voting) >= quorum or any(replica.has_leader for replica in sound):
+        return None
+    left = [broker for broker in voters if broker not in gone]
+    silent = [
+        (broker, survey)
+        for broker, survey in surveys.items()
+        if broker in left and isinstance(survey, RefusedError)
+    ]
+    reason = ""
+    if silent:
+        reason = (
+            f"broker {silent[0][0]} has a replica, too, and does not respond ({silent[0][1]}): "
+            "start it, or name it as lost as well"
+        )
+    elif best is None:
+        reason = "no replica is left that could be used: delete the topic, and restore it"
+    elif len(left) >= quorum:
+        unusable = next(broker for broker in left if broker not in voting)
+        reason = (
+            f"the replica of broker {unusable} cannot be used, and its broker is not lost: repair "
+            "it, or stop the broker and name it as lost as well"
+        )
+    return PartitionRecovered(
+        topic=topic.name,
+        partition=partition.index,
+        survivor=-1 if reason or best is None else best.broker,
+        state="impossible" if reason else "possible",
+        reason=reason,
+        replicas=tuple(replicas),
+    )

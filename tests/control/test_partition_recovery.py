@@ -1,0 +1,105 @@
+"""Which partitions have lost a majority, and from which replica they can go on."""
+
+from moldau.control.partition_recovery import judge
+from moldau.data.forced_replicas import BrokerSurvey
+from moldau.metadata.image import Partition, Topic
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId, PartitionIndex, TopicId
+from moldau.model.topology import PartitionRecovered, ReplicaSurvey
+
+SILENT = RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "no connection")
+
+
+def replica(
+    broker: int,
+    *,
+    voters: tuple[int, ...],
+    epoch: int = 3,
+    end: int = 10,
+    problem: str = "",
+    leader: bool = False,
+) -> ReplicaSurvey:
+    return ReplicaSurvey(
+        broker=broker,
+        voters=voters,
+        last_epoch=epoch,
+        end_index=end,
+        problem=problem,
+        has_leader=leader,
+    )
+
+
+def judged(
+    voters: tuple[int, ...], lost: set[int], *left: ReplicaSurvey, silent: tuple[int, ...] = ()
+) -> PartitionRecovered | None:
+    part = Partition(PartitionIndex(0), tuple(BrokerId(voter) for voter in voters))
+    topic = Topic(name="t", topic_id=TopicId(bytes(16)), partitions=(part,))
+    surveys: dict[BrokerId, BrokerSurvey | RefusedError] = {
+        BrokerId(one.broker): BrokerSurvey((), (one,)) for one in left
+    }
+    surveys |= {BrokerId(broker): SILENT for broker in silent}
+    gone = frozenset(BrokerId(broker) for broker in lost)
+    return judge((topic, part), 0, surveys, gone)
+
+
+def test_a_partition_with_a_majority_needs_nothing() -> None:
+    voters = (1, 2, 3)
+    assert judged(voters, {3}, replica(1, voters=voters), replica(2, voters=voters)) is None
+    # It was recovered: its group is another one than the metadata say.
+    assert judged(voters, {2, 3}, replica(1, voters=(1,))) is None
+    assert judged(voters, {2, 3}, replica(1, voters=voters, leader=True)) is None
+
+
+def test_the_one_that_is_left_is_the_survivor() -> None:
+    found = judged((1, 2, 3), {2, 3}, replica(1, voters=(1, 2, 3)))
+    assert found is not None
+    assert (found.state, found.survivor) == ("possible", 1)
+
+
+def test_of_several_the_best_log_wins() -> None:
+    voters = (1, 2, 3, 4, 5)
+    found = judged(
+        voters,
+        {3, 4, 5},
+        replica(1, voters=voters, epoch=3, end=90),
+        replica(2, voters=voters, epoch=4, end=20),
+    )
+    assert found is not None
+    assert (found.state, found.survivor) == ("possible", 2)
+    assert [one.broker for one in found.replicas] == [1, 2]
+
+
+def test_one_that_does_not_respond_may_be_better() -> None:
+    voters = (1, 2, 3, 4, 5)
+    found = judged(voters, {3, 4, 5}, replica(1, voters=voters), silent=(2,))
+    assert found is not None
+    assert (found.state, found.survivor) == ("impossible", -1)
+    assert "broker 2 has a replica, too, and does not respond (no connection)" in found.reason
+    # With three, it would even be the majority.
+    found = judged((1, 2, 3), {3}, replica(1, voters=(1, 2, 3)), silent=(2,))
+    assert found is not None
+    assert found.state == "impossible"
+
+
+def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:
+    voters = (1, 2, 3)
+    damaged = replica(1, voters=(), problem="corrupt at byte 17")
+    found = judged(voters, {3}, damaged, replica(2, voters=voters))
+    assert found is not None
+    assert found.state == "impossible"
+    assert "the replica of broker 1 cannot be used" in found.reason
+    found = judged(voters, {2, 3}, damaged)
+    assert found is not None
+    assert found.state == "impossible"
+    assert "no replica is left" in found.reason
+
+
+def test_a_replica_that_was_being_filled_is_not_chosen() -> None:
+    voters = (1, 2, 3)
+    learner = replica(4, voters=voters, epoch=9, end=900, problem="is not a voter")
+    found = judged(voters, {2, 3}, replica(1, voters=voters), learner)
+    assert found is not None
+    assert (found.state, found.survivor) == ("possible", 1)
+    found = judged(voters, {1, 2, 3}, learner)
+    assert found is not None
+    assert found.state == "impossible"
