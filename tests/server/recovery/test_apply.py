@@ -85,6 +85,17 @@ def test_a_look_changes_nothing() -> None:
     assert disk.steps == steps
 
 
+def test_a_folder_without_a_log_is_not_a_replica() -> None:
+    disk = directory()
+    path = partition_path("t", TOPIC_ID, PartitionIndex(2))
+    disk.makedirs(path)
+    disk.replace(f"{path}/notes.txt", b"moved to the other disk")
+    plan = planned(disk)
+    assert plan.topics[0].empty == (2,)
+    apply_plan(disk, plan)
+    check_done(disk, plan)
+
+
 def test_it_can_be_done_twice() -> None:
     disk = directory()
     plan = planned(disk)

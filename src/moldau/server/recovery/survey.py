@@ -50,6 +50,8 @@ from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
 from moldau.server.storage import METADATA_LOG
 
 SURVEY_FORMAT: Final = 1
+_NO_LOG: Final = LogId((1 << 63) - 1)
+"""Of a log that is made by looking at a directory without one: larger than any that is drawn."""
 NOBODY: Final = Members(())
 """Of a log without an entry about members: they are those of the metadata."""
 
@@ -214,7 +216,7 @@ def _survey_partitions(
         try:
             if not files.listdir(path):
                 continue
-            log = open_disk_log(files, path, config)
+            log = open_disk_log(files, path, config, _NO_LOG)
         except CorruptionError as error:
             yield SurveyedPartition(
                 topic=name, topic_id=topic_id.hex(), partition=index, corrupt=str(error)
@@ -222,6 +224,8 @@ def _survey_partitions(
             continue
         found = _surveyed(log, me, votes, GroupKey(topic_id, index), NOBODY)
         log.discard()
+        if log.log_id == _NO_LOG:
+            continue
         yield SurveyedPartition(topic=name, topic_id=topic_id.hex(), partition=index, log=found)
 
 
