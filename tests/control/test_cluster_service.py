@@ -82,6 +82,7 @@ class World:
         fake: Any = self
         self.service = ClusterService(
             me=ONE,
+            cluster_id="c",
             clock=self.clock,
             metadata=fake,
             metadata_members=lambda: self.members,

@@ -35,6 +35,7 @@ def cluster(heard: Leader | None, own: tuple[int, int, bool] | None) -> ClusterS
     nothing = cast("Any", None)
     return ClusterService(
         me=ME,
+        cluster_id="c",
         clock=ManualClock(),
         metadata=cast("Any", SimpleNamespace(image=image(brokers(1, 2, 3), TOPIC))),
         metadata_members=nothing,

@@ -11,7 +11,7 @@ from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig, LogStart
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import CorruptionError, DiskFullError, StorageError
-from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
+from moldau.model.ids import FIRST_LOG, Epoch, LogId, Offset, RaftIndex, TimestampMs
 from moldau.testing.logs import append, flush, headers_of, make_batch, read_bytes
 from sim.simdisk import SimCrash, SimDisk
 
@@ -518,3 +518,25 @@ def test_a_slice_stays_readable_when_its_segment_is_deleted(tmp_path: Path) -> N
     log.delete_before(Offset(12))
     assert not isinstance(read.data, bytes)
     assert read.data.file.pread(read.size, read.data.position) == batches[0]
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("new_id", [FIRST_LOG, LogId(77)])
+def test_a_log_whose_making_was_killed_keeps_what_is_flushed_later(new_id: LogId) -> None:
+    is_killed, step = True, 0
+    while is_killed:
+        disk = SimDisk()
+        disk.crash_at(step)
+        try:
+            open_disk_log(disk, "topics/t/0", LogConfig(), new_id)
+            is_killed = False
+        except SimCrash:
+            step += 1
+        disk = disk.survive()
+        log = open_disk_log(disk, "topics/t/0", LogConfig(), new_id)
+        log.append_control(Epoch(1), ControlKind.NOOP, b"")
+        flush(log)
+        assert log.flushed_index == 1
+        found = open_disk_log(disk.lose(), "topics/t/0", LogConfig(), LogId(5))
+        assert (found.end_index, found.log_id) == (1, new_id), f"killed at step {step}"
+    assert step > 5

@@ -292,15 +292,12 @@ def test_a_removed_broker_does_not_hold_the_feature_level_back() -> None:
     assert after(image, RaiseFeatureLevel(level=2)).feature_level == 2
 
 
-def test_a_peer_is_known_by_cluster_directory_and_registration(three: Image) -> None:
+def test_a_peer_is_known_by_directory_and_registration(three: Image) -> None:
     image = after(three, register(1, process="again"))
 
-    def reason(
-        cluster_id: str = "c", broker_id: int = 1, incarnation: str = "dir-1", epoch: int = 2
-    ) -> str | None:
+    def reason(broker_id: int = 1, incarnation: str = "dir-1", epoch: int = 2) -> str | None:
         return peer_refusal(
             image,
-            cluster_id=cluster_id,
             broker_id=BrokerId(broker_id),
             incarnation=incarnation,
             epoch=epoch,
@@ -309,7 +306,6 @@ def test_a_peer_is_known_by_cluster_directory_and_registration(three: Image) -> 
     assert reason() is None
     assert reason(epoch=3) is None
     assert "registered with 2 since" in str(reason(epoch=1))
-    assert "not this cluster" in str(reason(cluster_id="d"))
     assert "another data directory" in str(reason(incarnation="wiped"))
     assert "not registered" in str(reason(broker_id=9))
     image = after(

@@ -153,6 +153,11 @@ def test_a_log_that_is_not_a_voters_is_left_as_it_is() -> None:
         with pytest.raises(RefusedError, match="is not a voter"):
             make_only_voter(log, me=ME, voted_epoch=Epoch(3), initial=OLD, epoch=FORCED)
         assert log.last_epoch == 3
+        # By one who knows that no voter has more.
+        assert make_only_voter(
+            log, me=ME, voted_epoch=Epoch(3), initial=OLD, epoch=FORCED, needs_voter=False
+        )
+        assert members_of(log).is_voter(ME, log_id)
 
 
 def test_a_voter_keeps_the_log_that_it_votes_with() -> None:

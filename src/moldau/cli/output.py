@@ -209,14 +209,28 @@ def confirm(prompt: str, *, yes: bool) -> None:
     """Ask for confirmation. Raises CommandError without a terminal, click.Abort for "no"."""
     if yes:
         return
+    _need_terminal(prompt)
+    if not click.confirm(prompt, err=True):
+        raise click.Abort
+
+
+def confirm_by_word(prompt: str, word: str, *, yes: bool) -> None:
+    """As `confirm`, for what cannot be undone: one has to type the word."""
+    if yes:
+        return
+    _need_terminal(prompt)
+    prompt = f"{prompt} Type {word} to continue"
+    if click.prompt(prompt, err=True, default="", show_default=False) != word:
+        raise click.Abort
+
+
+def _need_terminal(prompt: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise CommandError(
             f"confirmation needed, and stdin is not a terminal: {prompt}",
             hint="confirm with -y",
             code=ExitCode.USAGE,
         )
-    if not click.confirm(prompt, err=True):
-        raise click.Abort
 
 
 def existing_names(

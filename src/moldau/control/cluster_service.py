@@ -53,6 +53,7 @@ class ClusterService:
         self,
         *,
         me: BrokerId,
+        cluster_id: str,
         clock: Clock,
         metadata: MetadataStore,
         metadata_members: Callable[[], Members],
@@ -63,6 +64,7 @@ class ClusterService:
         disk: DiskGuard,
     ) -> None:
         self._me = me
+        self._cluster_id = cluster_id
         self._disk = disk
         self._clock = clock
         self._metadata = metadata
@@ -275,7 +277,7 @@ class ClusterService:
 
         The caller has checked that it may join, if need be by the token.
         """
-        cluster_id = self.image.cluster_id
+        cluster_id = self._cluster_id
         if self._me not in self.image.brokers:
             # The image is empty, or this broker is bootstrapping the cluster: its own id must not
             # be assigned.

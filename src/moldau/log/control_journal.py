@@ -56,6 +56,7 @@ class ControlJournal:
         "_ends",
         "_files",
         "_first",
+        "_is_name_in_doubt",
         "_is_torn",
         "_size",
         "path",
@@ -73,6 +74,8 @@ class ControlJournal:
         self._size = -1
         """Bytes of the file; -1: there is none yet."""
         self._is_torn = False
+        self._is_name_in_doubt = False
+        """The file was found empty: a process that was killed may have made it just before."""
         self.unflushed: JournalFlush | None = None
         """The pending flush of the last entry."""
 
@@ -107,6 +110,7 @@ class ControlJournal:
             entries.append(entry)
             self._ends.append(end)
             position = end
+        self._is_name_in_doubt = not entries
         # An entry may end in zeros, so only the search ends where nothing but zeros is left.
         rest = data[position:].rstrip(b"\0")
         for at in range(position + 1, position + len(rest)):
@@ -130,7 +134,8 @@ class ControlJournal:
             self._size = size
         else:
             self._write_all(file, data, position)
-        directory = self._directory if is_new else None
+        directory = self._directory if is_new or self._is_name_in_doubt else None
+        self._is_name_in_doubt = False
         self.unflushed = JournalFlush(self._files, file, directory, ordinal)
         if not self._ends:
             self._first = ordinal

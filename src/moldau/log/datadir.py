@@ -2,10 +2,11 @@
 
     format          the version of the formats in it (format_file.py); read before all else
     lock            locked while a broker runs; contains its pid
-    broker.json     broker id, cluster id, directory id: written once, never changed
+    broker.json     broker id, cluster id, directory id: only a recovery changes it
     admin.token     proves that its reader may administer the cluster; written at each start
     cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     votes           the vote journal
+    recovery.json   the plan of a recovery, as long as it is not complete here
     fence           left by a broker whose disk failed (flush_failure.py)
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 METADATA_PATH: Final = "metadata"
 VOTES_PATH: Final = "votes"
+RECOVERY_FILE: Final = "recovery.json"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _STRAYS: Final = "strays"
@@ -89,6 +91,28 @@ class DirectoryLock:
             ) from None
         except OSError as error:
             raise self._unusable(error) from None
+        self._lock(descriptor)
+        self._warn_of_other_users()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def acquire_unchanged(self) -> None:
+        """The same for one who only reads, and writes nothing, not even its pid.
+
+        Raises ConfigError, also if the directory is not that of a broker.
+        """
+        if not (self._root / IDENTITY_FILE).is_file():
+            raise ConfigError(f"{self._root} is not the data directory of a broker")
+        try:
+            descriptor = os.open(self._root / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # A copy: no broker ever started here.
+            return
+        except OSError as error:
+            raise self._unusable(error) from None
+        self._lock(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -98,9 +122,6 @@ class DirectoryLock:
                 f"the data directory {self._root} is in use by another broker (pid {holder}); "
                 "stop it, or choose another with --data-dir"
             ) from None
-        self._warn_of_other_users()
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def _unusable(self, error: OSError) -> ConfigError:

@@ -43,7 +43,9 @@ def open_disk_log(
     disk fails.
     """
     try:
-        if not files.exists(path):
+        if not files.listdir(path):
+            # Also if the directory is there, and empty: its name may not be durable yet, because a
+            # process was killed while it was made.
             files.makedirs(path)
         return DiskLog(files, path, config, recover(files, path, config, new_id))
     except CorruptionError:

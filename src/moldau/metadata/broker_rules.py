@@ -146,16 +146,12 @@ def replicas_on(image: Image, broker_id: BrokerId) -> int:
     )
 
 
-def peer_refusal(
-    image: Image, *, cluster_id: str, broker_id: BrokerId, incarnation: str, epoch: int
-) -> str | None:
-    """Why a broker with this identity is rejected as a peer; None if it is accepted.
+def peer_refusal(image: Image, *, broker_id: BrokerId, incarnation: str, epoch: int) -> str | None:
+    """Why a broker of this cluster is rejected as a peer; None if it is accepted.
 
     A registration epoch newer than this image is accepted if the incarnation is known, because the
     image may lag behind the metadata leader's.
     """
-    if cluster_id != image.cluster_id:
-        return f"cluster {shown(cluster_id)} is not this cluster ({image.cluster_id})"
     if broker_id in image.removed_brokers:
         return f"broker {broker_id} was removed from the cluster"
     known = image.brokers.get(broker_id)

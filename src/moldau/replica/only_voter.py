@@ -98,20 +98,27 @@ def forced_epoch(known: Iterable[Epoch]) -> Epoch:
 
 
 def make_only_voter(
-    log: PartitionLog, *, me: BrokerId, voted_epoch: Epoch, initial: Members, epoch: Epoch
+    log: PartitionLog,
+    *,
+    me: BrokerId,
+    voted_epoch: Epoch,
+    initial: Members,
+    epoch: Epoch,
+    needs_voter: bool = True,
 ) -> bool:
     """Make this log that of the only voter, from `epoch` on. Durable when it returns.
 
     False, with nothing changed, if the log has reached that epoch: it was done before, and what the
     group has committed since stays. So it can be repeated with the same epoch after any crash.
 
-    The log is open and no group runs over it. Raises RefusedError if this replica is not a voter;
-    DiskFullError, with nothing changed; StorageError.
+    The log is open and no group runs over it. `needs_voter`: False if no voter that is left has
+    more than this log, so that nothing is lost by taking that of a learner. Raises RefusedError if
+    this replica is not a voter; DiskFullError, with nothing changed; StorageError.
     """
     if log.last_epoch >= epoch:
         return False
     survivor = survey(log, me=me, voted_epoch=voted_epoch, initial=initial)
-    if not survivor.is_voter:
+    if needs_voter and not survivor.is_voter:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"broker {me} is not a voter with the log that it has: committed records may be "

@@ -367,6 +367,7 @@ class BrokerServer:
         )
         self._cluster = ClusterService(
             me=self._broker_id,
+            cluster_id=membership.cluster_id,
             clock=self._clock,
             metadata=self._metadata,
             metadata_members=lambda: self._metadata_replica.members,

@@ -17,7 +17,7 @@ from moldau.log.datadir import Identity
 from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.metadata.snapshot import decode_image
-from moldau.model.cluster_ids import cluster_id_of, is_named
+from moldau.model.cluster_ids import is_named, new_cluster_id
 from moldau.model.errors import ConfigError, CorruptionError
 from moldau.model.ids import NO_EPOCH, BrokerId
 from moldau.model.topology import Endpoint, JoinRequest, Listeners
@@ -188,7 +188,7 @@ def _bootstrap(
     broker_id = _FIRST_ID if config.broker_id is None else BrokerId(config.broker_id)
     identity = Identity(
         broker_id=broker_id,
-        cluster_id=_new_cluster_id(config.cluster_id, machine),
+        cluster_id=new_cluster_id(config.cluster_id, machine.new_uuid()),
         directory_id=str(machine.new_uuid()),
         metadata_voters=(broker_id,),
         is_bootstrapping=True,
@@ -197,11 +197,6 @@ def _bootstrap(
     storage.write_secret(secret)
     storage.become(identity)
     return identity
-
-
-def _new_cluster_id(name: str | None, machine: Machine) -> str:
-    chance = machine.new_uuid()
-    return str(chance) if name is None else cluster_id_of(name, chance.hex[:16])
 
 
 async def _join(

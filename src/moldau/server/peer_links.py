@@ -64,10 +64,13 @@ class PeerLinks:
         return link is None or not link.is_connected or not self._metadata.has_recent_leader
 
     def refusal(self, hello: Hello) -> str | None:
-        """Why a connecting broker is rejected; None if it is accepted."""
+        """Why a connecting broker is rejected; None if it is accepted.
+
+        The listener has compared the ids of the clusters. That of the image is not compared: right
+        after a recovery it may be the one from before.
+        """
         return peer_refusal(
             self._image,
-            cluster_id=hello.cluster_id,
             broker_id=hello.sender,
             incarnation=hello.incarnation,
             epoch=hello.epoch,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from moldau.log.datadir import (
     METADATA_PATH,
+    RECOVERY_FILE,
     VOTES_PATH,
     Identity,
     delete_partition,
@@ -29,7 +30,7 @@ from moldau.log.secret_file import ClusterSecret, read_secret, write_secret
 from moldau.log.vote_journal import VoteJournal
 from moldau.metadata.image import Image
 from moldau.model import log_events as events
-from moldau.model.errors import CorruptionError, StorageError
+from moldau.model.errors import ConfigError, CorruptionError, StorageError
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
@@ -37,7 +38,7 @@ from moldau.server.machine import Lock, Machine
 
 log = logging.getLogger(__name__)
 
-_METADATA_LOG: Final = LogConfig(
+METADATA_LOG: Final = LogConfig(
     segment_bytes_max=64 * 1024 * 1024,
     retention_ms=-1,
     delete_expired=False,
@@ -59,7 +60,17 @@ def _check_votes(files: Files) -> None:
         )
 
 
-def _rewrite_after_failure(files: Files) -> None:
+def _check_recovery(files: Files, root: Path) -> None:
+    """A directory in which a part of a recovery is done fits to no cluster. Raises ConfigError."""
+    if files.exists(RECOVERY_FILE):
+        error = ConfigError(f"the recovery of the data directory {root} is not complete")
+        error.hint = (
+            f"complete it: moldau cluster recover apply {root / RECOVERY_FILE} --data-dir {root}"
+        )
+        raise error
+
+
+def rewrite_after_failure(files: Files) -> None:
     """If the disk failed in the last run: rewrite what it may have lost."""
     reason = read_fence(files)
     if reason is None:
@@ -108,10 +119,11 @@ class Storage:
         try:
             with _storage_errors(f"cannot read data directory {root}"):
                 check_format(files)
+                _check_recovery(files, root)
                 identity = read_identity(files)
                 write_format(files)
                 purge_deleted(files)
-                _rewrite_after_failure(files)
+                rewrite_after_failure(files)
                 return cls(root, lock, files, identity, machine)
         except BaseException:
             lock.release()
@@ -194,7 +206,7 @@ class Storage:
         """A new log gets FIRST_LOG only at bootstrap; otherwise it must replicate from others."""
         is_first = self.identity is not None and self.identity.is_bootstrapping
         new_id = FIRST_LOG if is_first else LogId(self._machine.rng.getrandbits(62) + 1)
-        return open_disk_log(self._files, METADATA_PATH, _METADATA_LOG, new_id)
+        return open_disk_log(self._files, METADATA_PATH, METADATA_LOG, new_id)
 
     def write_fence(self, error: StorageError) -> None:
         """The disk failed: the next start must not trust its page cache."""

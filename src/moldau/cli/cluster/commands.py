@@ -120,6 +120,10 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
             "secret:secret",
             "What the brokers of a cluster prove to each other.",
         ),
+        "recover": (
+            "recover:recover",
+            "Continue a cluster whose metadata has lost its majority for good.",
+        ),
     },
     examples=(
         "moldau cluster start -n 3",

@@ -1,0 +1,1 @@
+"""Recovery of a cluster whose metadata has lost its majority for good: all brokers are stopped."""
