@@ -107,6 +107,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _watch.end()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None:
+        # With the last test end the brokers of the session, which tests of other kinds started.
+        _watch.end()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     result = yield
