@@ -3,19 +3,18 @@
 import random
 
 import pytest
+from only_voter_files import force_on_disk
 
 from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import ControlKind, FlushPolicy, LogConfig
 from moldau.model.errors import CorruptionError, RefusedError
-from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId, RaftIndex
+from moldau.model.ids import FIRST_LOG, NO_EPOCH, BrokerId, Epoch, LogId
 from moldau.raft.membership import Members, encode_members
 from moldau.replica.log_view import GroupLog
 from moldau.replica.only_voter import (
     EPOCH_DISTANCE,
-    best_survivor,
     forced_epoch,
     make_only_voter,
-    make_only_voter_on_disk,
     survey,
 )
 from moldau.testing.logs import append, flush
@@ -29,7 +28,7 @@ FORCED = Epoch(500)
 
 
 def force(disk: SimDisk, config: LogConfig, *, voted: int = 7, epoch: int = FORCED) -> bool:
-    return make_only_voter_on_disk(
+    return force_on_disk(
         disk,
         PATH,
         config,
@@ -167,52 +166,7 @@ def test_a_voter_keeps_the_log_that_it_votes_with() -> None:
     log.append_control(Epoch(3), ControlKind.MEMBERSHIP, encode_members(members))
     assert make_only_voter(log, me=ME, voted_epoch=Epoch(3), initial=OLD, epoch=FORCED)
     assert members_of(log) == ONLY._replace(logs=((ME, LogId(77)),))
-    assert survey(log, me=ME, voted_epoch=Epoch(3), initial=OLD).is_only_voter
-
-
-def test_a_missing_log_is_not_taken_for_an_empty_one() -> None:
-    disk, config = SimDisk(), LogConfig()
-    with pytest.raises(CorruptionError, match="there is no log"):
-        force(disk, config)
-    disk.makedirs(PATH)
-    disk.open(f"{PATH}/notes.txt", create=True).close()
-    with pytest.raises(RefusedError, match="is not a voter"):
-        force(disk, config)
-
-
-def test_a_corrupt_log_is_left_as_it_is() -> None:
-    disk, config = SimDisk(), LogConfig()
-    log = open_disk_log(disk, PATH, config)
-    for _ in range(3):
-        append(log, value=b"x" * 100)
-    flush(log)
-    name = f"{PATH}/{0:020}.log"
-    data = disk.read(name)
-    disk.flip_bit(name, data.index(b"x" * 100), 1)
-    before = disk.read(name)
-    with pytest.raises(CorruptionError):
-        force(disk, config)
-    assert disk.read(name) == before
-
-
-def survivor(broker: int, last_epoch: int, end: int, *, voters: tuple[int, ...] = (1, 2, 3, 4, 5)):
-    empty = survey(
-        open_disk_log(SimDisk(), PATH, LogConfig()),
-        me=BrokerId(broker),
-        voted_epoch=NO_EPOCH,
-        initial=Members(tuple(BrokerId(voter) for voter in voters)),
-    )
-    return empty._replace(last_epoch=Epoch(last_epoch), end_index=RaftIndex(end))
-
-
-def test_the_best_log_is_that_of_the_last_epoch_and_then_the_longest() -> None:
-    long_ago, short, shorter = survivor(1, 4, 90), survivor(2, 6, 20), survivor(3, 6, 19)
-    assert best_survivor([long_ago, short, shorter]) == short
-    assert best_survivor([survivor(3, 6, 20), survivor(2, 6, 20)]) == survivor(2, 6, 20)
-    # A replica that was still being filled may lack what is committed, however long its log is.
-    stranger = survivor(9, 8, 100)
-    assert best_survivor([long_ago, stranger]) == long_ago
-    assert best_survivor([stranger]) is None
+    assert survey(log, me=ME, voted_epoch=Epoch(3), initial=OLD).is_voter
 
 
 def test_the_epoch_is_far_from_all_that_are_known() -> None:

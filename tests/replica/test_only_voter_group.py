@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from only_voter_files import force_on_disk
 from raft_brokers import PATIENT, Broker, Cluster, key, propose, run
 
 from moldau.log.disk_log import open_disk_log
@@ -12,9 +13,7 @@ from moldau.model.ids import Epoch
 from moldau.raft.membership import Members
 from moldau.replica.only_voter import (
     Survivor,
-    best_survivor,
     forced_epoch,
-    make_only_voter_on_disk,
     survey,
 )
 from moldau.testing.waiting import until
@@ -58,12 +57,11 @@ def test_the_survivor_leads_and_the_others_follow_it(tmp_path: Path) -> None:
             for broker in (first, second):
                 files, voted, found = on_disk(broker, initial)
                 states[found] = (broker, files, voted)
-            best = best_survivor(states)
-            assert best is not None
+            best = max(states, key=lambda found: found.position)
             broker, files, voted = states[best]
             assert broker is first
             epoch = forced_epoch(found.known_epoch for found in states)
-            assert make_only_voter_on_disk(
+            assert force_on_disk(
                 files, "log0", broker.log_config,
                 me=broker.id, voted_epoch=voted, initial=initial, epoch=epoch,
             )  # fmt: skip
@@ -115,7 +113,7 @@ def test_what_nobody_committed_is_committed_and_a_lost_voter_changes_nothing(
             survivor.stop()
             files, voted, found = on_disk(survivor, initial)
             epoch = forced_epoch([found.known_epoch])
-            assert make_only_voter_on_disk(
+            assert force_on_disk(
                 files,
                 "log0",
                 survivor.log_config,

@@ -16,10 +16,8 @@ must have excluded that before, for good (docs/decisions/0065-lost-majorities-ar
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from moldau.log.disk_log import open_disk_log
-from moldau.log.filesystem import Files
-from moldau.log.interface import ControlKind, LogConfig, PartitionLog
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
+from moldau.log.interface import ControlKind, PartitionLog
+from moldau.model.errors import ErrorCode, RefusedError, StorageError
 from moldau.model.ids import FIRST_LOG, BrokerId, Epoch, LogId, Offset, RaftIndex
 from moldau.raft.membership import Members, encode_members
 from moldau.replica.log_view import GroupLog
@@ -31,8 +29,6 @@ The lost voters may have held elections that nobody who is left has heard of, on
 clients ignore a leader of an older epoch than they know. It has room for a day of one election per
 second, and an epoch has room for twenty thousand of it.
 """
-
-_NO_VOTERS_LOG: Final = LogId(1)
 
 
 class Survivor(NamedTuple):
@@ -53,11 +49,6 @@ class Survivor(NamedTuple):
         """Whether the group counts on this replica with this log. One that was still being filled,
         or was moved away, may lack any number of committed entries."""
         return self.members.is_voter(self.broker, self.log_id)
-
-    @property
-    def is_only_voter(self) -> bool:
-        """Whether no other voter is needed, as after a recovery."""
-        return self.is_voter and self.members.quorum == 1
 
     @property
     def known_epoch(self) -> Epoch:
@@ -84,12 +75,6 @@ def survey(log: PartitionLog, *, me: BrokerId, voted_epoch: Epoch, initial: Memb
         start_offset=log.start_offset,
         end_offset=log.end_offset,
     )
-
-
-def best_survivor(survivors: Iterable[Survivor]) -> Survivor | None:
-    """The voter with the best log, of equal ones that with the lowest id; None without a voter."""
-    voters = [survivor for survivor in survivors if survivor.is_voter]
-    return max(voters, key=lambda one: (one.position, -one.broker), default=None)
 
 
 def forced_epoch(known: Iterable[Epoch]) -> Epoch:
@@ -142,30 +127,3 @@ def _flush(log: PartitionLog) -> None:
         raise StorageError(f"cannot store the members: {error}") from error
     if log.flushed_index < log.end_index:
         raise StorageError("the members are not on the disk after a flush")
-
-
-def make_only_voter_on_disk(
-    files: Files,
-    path: str,
-    config: LogConfig,
-    *,
-    me: BrokerId,
-    voted_epoch: Epoch,
-    initial: Members,
-    epoch: Epoch,
-) -> bool:
-    """As make_only_voter, for the log in the directory `path` of a broker that does not run.
-
-    Raises CorruptionError, with nothing changed, if the log is missing or corrupt.
-    """
-    if not files.exists(path) or not files.listdir(path):
-        raise CorruptionError(f"{path}: there is no log. Nothing was changed.")
-    # With another id, a log that has lost all its files is not that of a voter without entries.
-    log = open_disk_log(files, path, config, _NO_VOTERS_LOG)
-    try:
-        is_done = make_only_voter(log, me=me, voted_epoch=voted_epoch, initial=initial, epoch=epoch)
-    except BaseException:
-        log.discard()
-        raise
-    log.close()
-    return is_done

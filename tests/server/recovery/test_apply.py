@@ -51,7 +51,8 @@ def check_done(disk: Files, plan: Plan) -> Survey:
     assert [part.partition for part in found.partitions] == [0, 1, 2]
     for part in found.partitions:
         assert part.log is not None
-        assert part.log.survivor(BrokerId(1), NOBODY).is_only_voter
+        assert part.log.voters == (1,)
+        assert part.log.survivor(BrokerId(1), NOBODY).is_voter
     return found
 
 
