@@ -74,11 +74,19 @@ def test_one_that_does_not_respond_may_be_better() -> None:
     found = judged(voters, {3, 4, 5}, replica(1, voters=voters), silent=(2,))
     assert found is not None
     assert (found.state, found.survivor) == ("impossible", -1)
-    assert "broker 2 has a replica, too, and does not respond (no connection)" in found.reason
+    assert "broker 2 may have a replica, too, and does not respond (no connection)" in found.reason
     # With three, it would even be the majority.
     found = judged((1, 2, 3), {3}, replica(1, voters=(1, 2, 3)), silent=(2,))
     assert found is not None
     assert found.state == "impossible"
+
+
+def test_one_that_does_not_respond_may_be_a_voter_by_entries_that_the_others_lack() -> None:
+    # 2 made 4 a voter, which 1 does not know: what 3 and 4 committed since is on 4.
+    found = judged((1, 4, 3, 2), {2, 3}, replica(1, voters=(1, 2, 3)), silent=(4,))
+    assert found is not None
+    assert (found.state, found.survivor) == ("impossible", -1)
+    assert "broker 4 may have a replica, too, and does not respond" in found.reason
 
 
 def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:

@@ -74,8 +74,8 @@ class PartitionRecovery:
             if dry_run or not any(one.state == "possible" for one in found):
                 return RecoveryReply(partitions=tuple(found), is_removed=is_removed)
             await self._metadata.submit(RemoveLostBrokers(broker_ids=tuple(sorted(lost))))
-            # Only what is left counts now, and it has no leader that could still change it.
-            image = await self._metadata.fresh()
+            # Only what is left counts now, and it has no leader that could still change it. In the
+            # image from before: brokers that are to get replicas now have nothing to say.
             parts, found = await self._judge_all(image, lost, wanted)
             done = [
                 await self._recover_one(part, one) if one.state == "possible" else one
@@ -195,16 +195,18 @@ def judge(
     if len(voting) >= quorum or any(replica.has_leader for replica in sound):
         return None
     left = [broker for broker in voters if broker not in gone]
+    # By entries that those who respond lack, others may be voters: the metadata has them all.
+    maybe = {*voters, *partition.replicas, *partition.origin} - gone
     silent = [
         (broker, survey)
         for broker, survey in surveys.items()
-        if broker in left and isinstance(survey, RefusedError)
+        if broker in maybe and isinstance(survey, RefusedError)
     ]
     reason = ""
     if silent:
         reason = (
-            f"broker {silent[0][0]} has a replica, too, and does not respond ({silent[0][1]}): "
-            "start it, or name it as lost as well"
+            f"broker {silent[0][0]} may have a replica, too, and does not respond "
+            f"({silent[0][1]}): start it, or name it as lost as well"
         )
     elif best is None:
         reason = "no replica is left that could be used: delete the topic, and restore it"
