@@ -24,7 +24,7 @@ from moldau.data.forced_replicas import BrokerSurvey, ForcedReplicas, PartitionK
 from moldau.metadata.commands import RemoveLostBrokers
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.lost_broker_rules import check_lost, has_replica_on
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.model.malformed import MALFORMED
 from moldau.model.topology import PartitionRecovered, RecoveryReply
@@ -152,7 +152,7 @@ class PartitionRecovery:
                     msgspec.msgpack.encode(order),
                     _CALL_SECONDS_MAX,
                 )
-        except (RefusedError, StorageError) as error:
+        except RefusedError as error:
             return replace(one, state="failed", reason=str(error))
         return replace(one, state="recovered")
 

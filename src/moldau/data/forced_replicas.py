@@ -15,7 +15,7 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PartitionLog
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.model import log_events as events
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, ErrorCode, RefusedError, StorageError
 from moldau.model.ids import BrokerId, Epoch, TopicId
 from moldau.model.topology import ReplicaSurvey
 from moldau.net.peers.caller import decode_request
@@ -103,7 +103,7 @@ class ForcedReplicas:
         return b""
 
     async def make_only_voter(self, topic_id: TopicId, index: int, epoch: Epoch) -> None:
-        """Raises RefusedError, StorageError."""
+        """Raises RefusedError."""
         # What was removed is removed in this image, or the majority is not known to be lost.
         image = await self._fresh_image()
         topic = image.topic_by_id(topic_id)
@@ -114,7 +114,10 @@ class ForcedReplicas:
                 f"broker {self._me} has no replica of this partition that is online",
             )
         self._check_majority_lost(image, hosted)
-        self._reopen(topic, topic.partitions[index], epoch)
+        try:
+            self._reopen(topic, topic.partitions[index], epoch)
+        except (CorruptionError, StorageError) as error:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _check_majority_lost(self, image: Image, hosted: HostedPartition) -> None:
         replica = hosted.replica
