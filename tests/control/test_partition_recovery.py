@@ -18,6 +18,8 @@ def replica(
     end: int = 10,
     problem: str = "",
     leader: bool = False,
+    is_voter: bool = True,
+    may_pass: bool = False,
 ) -> ReplicaSurvey:
     return ReplicaSurvey(
         broker=broker,
@@ -26,6 +28,8 @@ def replica(
         end_index=end,
         problem=problem,
         has_leader=leader,
+        is_voter=is_voter,
+        may_pass=may_pass,
     )
 
 
@@ -102,12 +106,31 @@ def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:
     assert "no replica is left" in found.reason
 
 
-def test_a_replica_that_was_being_filled_is_not_chosen() -> None:
-    voters = (1, 2, 3)
-    learner = replica(4, voters=voters, epoch=9, end=900, problem="is not a voter")
-    found = judged(voters, {2, 3}, replica(1, voters=voters), learner)
+def test_one_that_cannot_be_opened_now_may_be_better() -> None:
+    voters = (1, 2, 3, 4, 5)
+    full = replica(2, voters=(), problem="the disk is full", may_pass=True)
+    found = judged(voters, {3, 4, 5}, replica(1, voters=voters), full)
     assert found is not None
-    assert (found.state, found.survivor) == ("possible", 1)
+    assert (found.state, found.survivor) == ("impossible", -1)
+    assert "the replica of broker 2 may be better (the disk is full)" in found.reason
+
+
+def test_a_replica_that_was_being_filled_is_chosen_if_it_has_more_than_the_voters() -> None:
+    voters = (1, 2, 3)
+    one = replica(1, voters=voters)
+    for learner, survivor in (
+        (replica(4, voters=voters, epoch=9, end=900, is_voter=False, leader=True), 4),
+        (replica(4, voters=voters, end=10, is_voter=False), 1),
+        (replica(4, voters=voters, end=9, is_voter=False), 1),
+    ):
+        found = judged(voters, {2, 3}, one, learner)
+        assert found is not None
+        assert (found.state, found.survivor) == ("possible", survivor)
+
+
+def test_without_any_voter_one_that_was_being_filled_may_lack_anything() -> None:
+    voters = (1, 2, 3)
+    learner = replica(4, voters=voters, epoch=9, end=900, is_voter=False)
     found = judged(voters, {1, 2, 3}, learner)
     assert found is not None
     assert found.state == "impossible"

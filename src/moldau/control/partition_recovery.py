@@ -141,11 +141,14 @@ class PartitionRecovery:
         topic, partition = part
         epoch = forced_epoch([NO_EPOCH, *(Epoch(replica.known_epoch) for replica in one.replicas)])
         survivor = BrokerId(one.survivor)
+        needs_voter = any(each.is_voter for each in one.replicas if each.broker == survivor)
         try:
             if survivor == self._me:
-                await self._forced.make_only_voter(topic.topic_id, partition.index, epoch)
+                await self._forced.make_only_voter(
+                    topic.topic_id, partition.index, epoch, needs_voter=needs_voter
+                )
             else:
-                order = (topic.topic_id, partition.index, epoch)
+                order = (topic.topic_id, partition.index, epoch, needs_voter)
                 await self._caller.call(
                     survivor,
                     PeerMethod.MAKE_ONLY_VOTER,
@@ -188,11 +191,17 @@ def judge(
         and ((replica := survey.replicas[number]).voters or replica.broker in partition.replicas)
     ]
     sound = [replica for replica in replicas if not replica.problem]
-    best = max(sound, key=lambda one: (one.last_epoch, one.end_index, -one.broker), default=None)
+    counted = [replica for replica in sound if replica.is_voter]
+    # One that was still being filled lacks what a voter may have, unless its log is the better one.
+    best = max(
+        sound if counted else (),
+        key=lambda one: (one.last_epoch, one.end_index, one.is_voter, -one.broker),
+        default=None,
+    )
     voters = best.voters if best is not None else partition.replicas
     quorum = len(voters) // 2 + 1
-    voting = [replica.broker for replica in sound if replica.broker in voters]
-    if len(voting) >= quorum or any(replica.has_leader for replica in sound):
+    voting = [replica.broker for replica in counted if replica.broker in voters]
+    if len(voting) >= quorum or any(replica.has_leader for replica in counted):
         return None
     left = [broker for broker in voters if broker not in gone]
     # By entries that those who respond lack, others may be voters: the metadata has them all.
@@ -207,6 +216,11 @@ def judge(
         reason = (
             f"broker {silent[0][0]} may have a replica, too, and does not respond "
             f"({silent[0][1]}): start it, or name it as lost as well"
+        )
+    elif passing := [one for one in replicas if one.may_pass and one.broker in maybe]:
+        reason = (
+            f"the replica of broker {passing[0].broker} may be better ({passing[0].problem}): mend "
+            "that first, or stop the broker and name it as lost as well"
         )
     elif best is None:
         reason = "no replica is left that could be used: delete the topic, and restore it"

@@ -290,6 +290,10 @@ class ReplicaSurvey(msgspec.Struct, frozen=True, kw_only=True):
     broker: int
     problem: str = ""
     """Why it cannot be the survivor; empty if it can."""
+    may_pass: bool = False
+    """The problem may pass, and the replica may be better than the others."""
+    is_voter: bool = False
+    """Whether its group counts on it. One that was still being filled is not a voter."""
     voters: tuple[int, ...] = ()
     """The voters of the partition, by this replica's log."""
     known_epoch: int = -1
