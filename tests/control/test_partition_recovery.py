@@ -1,11 +1,14 @@
 """Which partitions have lost a majority, and from which replica they can go on."""
 
+import msgspec
+import pytest
+
 from moldau.control.partition_recovery import judge
 from moldau.data.forced_replicas import BrokerSurvey
 from moldau.metadata.image import Partition, Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.model.topology import PartitionRecovered, ReplicaSurvey
+from moldau.model.topology import PartitionRecovered, RecoveryRequest, ReplicaSurvey
 
 SILENT = RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "no connection")
 
@@ -134,3 +137,9 @@ def test_without_any_voter_one_that_was_being_filled_may_lack_anything() -> None
     found = judged(voters, {1, 2, 3}, learner)
     assert found is not None
     assert found.state == "impossible"
+
+
+def test_a_field_that_is_misspelt_is_not_passed_over() -> None:
+    # It would be carried out, instead of being shown.
+    with pytest.raises(msgspec.ValidationError, match="dry-run"):
+        msgspec.json.decode(b'{"lost": [2], "dry-run": true}', type=RecoveryRequest)

@@ -266,14 +266,14 @@ class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["active", "draining"]
 
 
-class PartitionNamed(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionNamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One partition of a topic."""
 
     topic: str
     partition: int
 
 
-class RecoveryRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Let partitions go on that lost a majority of their replicas with these brokers.
 
     The brokers are removed for good. Without `partitions`: all that lost a majority.
