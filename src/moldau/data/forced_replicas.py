@@ -135,7 +135,7 @@ class ForcedReplicas:
         replica = hosted.replica
         members = replica.members
         left = [voter for voter in members.voters if voter in image.brokers]
-        # One that is no voter never stands for election, and so remembers a leader that is lost.
+        # A learner never stands for election, and so remembers a leader that is lost.
         if len(left) >= members.quorum or replica.leader in image.brokers:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST,
