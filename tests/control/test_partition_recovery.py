@@ -5,11 +5,12 @@ import pytest
 
 from moldau.control.partition_recovery import judge
 from moldau.data.forced_replicas import BrokerSurvey
-from moldau.metadata.image import Partition, Topic
+from moldau.metadata.image import INTERNAL_TOPICS, Partition, Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.topology import PartitionRecovered, RecoveryRequest, ReplicaSurvey
 
+OFFSETS = "__consumer_offsets"
 SILENT = RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "no connection")
 
 
@@ -37,10 +38,19 @@ def replica(
 
 
 def judged(
-    voters: tuple[int, ...], lost: set[int], *left: ReplicaSurvey, silent: tuple[int, ...] = ()
+    voters: tuple[int, ...],
+    lost: set[int],
+    *left: ReplicaSurvey,
+    silent: tuple[int, ...] = (),
+    name: str = "t",
 ) -> PartitionRecovered | None:
     part = Partition(PartitionIndex(0), tuple(BrokerId(voter) for voter in voters))
-    topic = Topic(name="t", topic_id=TopicId(bytes(16)), partitions=(part,))
+    topic = Topic(
+        name=name,
+        topic_id=TopicId(bytes(16)),
+        partitions=(part,),
+        internal=name in INTERNAL_TOPICS,
+    )
     surveys: dict[BrokerId, BrokerSurvey | RefusedError] = {
         BrokerId(one.broker): BrokerSurvey((), (one,)) for one in left
     }
@@ -116,6 +126,14 @@ def test_one_that_cannot_be_opened_now_may_be_better() -> None:
     assert found is not None
     assert (found.state, found.survivor) == ("impossible", -1)
     assert "the replica of broker 2 may be better (the disk is full)" in found.reason
+
+
+def test_an_internal_topic_is_not_to_be_deleted() -> None:
+    found = judged((2, 3), {2, 3}, replica(1, voters=(), problem="it has no replica"), name=OFFSETS)
+    assert found is not None
+    assert found.state == "impossible"
+    assert "delete the topic" not in found.reason
+    assert "for good" in found.reason
 
 
 def test_a_replica_that_was_being_filled_is_chosen_if_it_has_more_than_the_voters() -> None:

@@ -223,7 +223,12 @@ def judge(
             "that first, or stop the broker and name it as lost as well"
         )
     elif best is None:
-        reason = "no replica is left that could be used: delete the topic, and restore it"
+        reason = "no replica is left that could be used: " + (
+            "an internal topic cannot be deleted, and this partition is lost for good unless one "
+            "of the disks is found before its broker is removed"
+            if topic.internal
+            else "delete the topic, and restore it"
+        )
     elif len(left) >= quorum:
         unusable = next(broker for broker in left if broker not in voting)
         reason = (
