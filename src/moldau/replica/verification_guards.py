@@ -101,7 +101,7 @@ class VerificationGuards:
             self._keep(producer, lambda guard: guard.epoch >= epoch_min)
 
     def clear(self) -> None:
-        """Leadership changed, or the log was truncated: transactions may have ended elsewhere."""
+        """Leadership changed, or the log was truncated: transactions may have ended since."""
         for guards in self._guards.values():
             for guard in guards.values():
                 guard.is_lost = True

@@ -210,7 +210,7 @@ def _survey_partitions(
     stored: Files, image: Image, me: BrokerId, votes: VoteJournal
 ) -> Iterable[SurveyedPartition]:
     for name, topic_id, index in list_partitions(UnwrittenFiles(stored)):
-        # Each anew: with thousands of logs, what is kept of all of them would be searched for each.
+        # New ones for each log: what is kept of thousands would be searched at each listing.
         files = UnwrittenFiles(stored)
         topic = image.topic_by_id(topic_id)
         path = partition_path(name, topic_id, index)
