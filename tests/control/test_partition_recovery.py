@@ -1,12 +1,16 @@
 """Which partitions have lost a majority, and from which replica they can go on."""
 
+import msgspec
+import pytest
+
 from moldau.control.partition_recovery import judge
 from moldau.data.forced_replicas import BrokerSurvey
-from moldau.metadata.image import Partition, Topic
+from moldau.metadata.image import INTERNAL_TOPICS, Partition, Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
-from moldau.model.topology import PartitionRecovered, ReplicaSurvey
+from moldau.model.topology import PartitionRecovered, RecoveryRequest, ReplicaSurvey
 
+OFFSETS = "__consumer_offsets"
 SILENT = RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "no connection")
 
 
@@ -18,6 +22,8 @@ def replica(
     end: int = 10,
     problem: str = "",
     leader: bool = False,
+    is_voter: bool = True,
+    may_pass: bool = False,
 ) -> ReplicaSurvey:
     return ReplicaSurvey(
         broker=broker,
@@ -26,14 +32,25 @@ def replica(
         end_index=end,
         problem=problem,
         has_leader=leader,
+        is_voter=is_voter,
+        may_pass=may_pass,
     )
 
 
 def judged(
-    voters: tuple[int, ...], lost: set[int], *left: ReplicaSurvey, silent: tuple[int, ...] = ()
+    voters: tuple[int, ...],
+    lost: set[int],
+    *left: ReplicaSurvey,
+    silent: tuple[int, ...] = (),
+    name: str = "t",
 ) -> PartitionRecovered | None:
     part = Partition(PartitionIndex(0), tuple(BrokerId(voter) for voter in voters))
-    topic = Topic(name="t", topic_id=TopicId(bytes(16)), partitions=(part,))
+    topic = Topic(
+        name=name,
+        topic_id=TopicId(bytes(16)),
+        partitions=(part,),
+        internal=name in INTERNAL_TOPICS,
+    )
     surveys: dict[BrokerId, BrokerSurvey | RefusedError] = {
         BrokerId(one.broker): BrokerSurvey((), (one,)) for one in left
     }
@@ -74,11 +91,19 @@ def test_one_that_does_not_respond_may_be_better() -> None:
     found = judged(voters, {3, 4, 5}, replica(1, voters=voters), silent=(2,))
     assert found is not None
     assert (found.state, found.survivor) == ("impossible", -1)
-    assert "broker 2 has a replica, too, and does not respond (no connection)" in found.reason
+    assert "broker 2 may have a replica, too, and does not respond (no connection)" in found.reason
     # With three, it would even be the majority.
     found = judged((1, 2, 3), {3}, replica(1, voters=(1, 2, 3)), silent=(2,))
     assert found is not None
     assert found.state == "impossible"
+
+
+def test_one_that_does_not_respond_may_be_a_voter_by_entries_that_the_others_lack() -> None:
+    # 2 made 4 a voter, which 1 does not know: what 3 and 4 committed since is on 4.
+    found = judged((1, 4, 3, 2), {2, 3}, replica(1, voters=(1, 2, 3)), silent=(4,))
+    assert found is not None
+    assert (found.state, found.survivor) == ("impossible", -1)
+    assert "broker 4 may have a replica, too, and does not respond" in found.reason
 
 
 def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:
@@ -94,12 +119,45 @@ def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:
     assert "no replica is left" in found.reason
 
 
-def test_a_replica_that_was_being_filled_is_not_chosen() -> None:
-    voters = (1, 2, 3)
-    learner = replica(4, voters=voters, epoch=9, end=900, problem="is not a voter")
-    found = judged(voters, {2, 3}, replica(1, voters=voters), learner)
+def test_one_that_cannot_be_opened_now_may_be_better() -> None:
+    voters = (1, 2, 3, 4, 5)
+    full = replica(2, voters=(), problem="the disk is full", may_pass=True)
+    found = judged(voters, {3, 4, 5}, replica(1, voters=voters), full)
     assert found is not None
-    assert (found.state, found.survivor) == ("possible", 1)
+    assert (found.state, found.survivor) == ("impossible", -1)
+    assert "the replica of broker 2 may be better (the disk is full)" in found.reason
+
+
+def test_an_internal_topic_is_not_to_be_deleted() -> None:
+    found = judged((2, 3), {2, 3}, replica(1, voters=(), problem="it has no replica"), name=OFFSETS)
+    assert found is not None
+    assert found.state == "impossible"
+    assert "delete the topic" not in found.reason
+    assert "for good" in found.reason
+
+
+def test_a_replica_that_was_being_filled_is_chosen_if_it_has_more_than_the_voters() -> None:
+    voters = (1, 2, 3)
+    one = replica(1, voters=voters)
+    for learner, survivor in (
+        (replica(4, voters=voters, epoch=9, end=900, is_voter=False, leader=True), 4),
+        (replica(4, voters=voters, end=10, is_voter=False), 1),
+        (replica(4, voters=voters, end=9, is_voter=False), 1),
+    ):
+        found = judged(voters, {2, 3}, one, learner)
+        assert found is not None
+        assert (found.state, found.survivor) == ("possible", survivor)
+
+
+def test_without_any_voter_one_that_was_being_filled_may_lack_anything() -> None:
+    voters = (1, 2, 3)
+    learner = replica(4, voters=voters, epoch=9, end=900, is_voter=False)
     found = judged(voters, {1, 2, 3}, learner)
     assert found is not None
     assert found.state == "impossible"
+
+
+def test_a_field_that_is_misspelt_is_not_passed_over() -> None:
+    # It would be carried out, instead of being shown.
+    with pytest.raises(msgspec.ValidationError, match="dry-run"):
+        msgspec.json.decode(b'{"lost": [2], "dry-run": true}', type=RecoveryRequest)

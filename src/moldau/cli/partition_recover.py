@@ -143,6 +143,7 @@ def _shown(one: "PartitionRecovered") -> str:
                 each.problem
                 or f"last epoch {each.last_epoch}, end offset {each.end_offset}, committed as far "
                 f"as it knows: {each.high_watermark}"
+                + ", not a voter" * (not each.is_voter)
             )
             for each in one.replicas
         ),

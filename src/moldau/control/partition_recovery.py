@@ -24,7 +24,7 @@ from moldau.data.forced_replicas import BrokerSurvey, ForcedReplicas, PartitionK
 from moldau.metadata.commands import RemoveLostBrokers
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.metadata.lost_broker_rules import check_lost, has_replica_on
-from moldau.model.errors import ErrorCode, RefusedError, StorageError
+from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.model.malformed import MALFORMED
 from moldau.model.topology import PartitionRecovered, RecoveryReply
@@ -74,8 +74,8 @@ class PartitionRecovery:
             if dry_run or not any(one.state == "possible" for one in found):
                 return RecoveryReply(partitions=tuple(found), is_removed=is_removed)
             await self._metadata.submit(RemoveLostBrokers(broker_ids=tuple(sorted(lost))))
-            # Only what is left counts now, and it has no leader that could still change it.
-            image = await self._metadata.fresh()
+            # Only what is left counts now, and it has no leader that could still change it. In the
+            # image from before: brokers that are to get replicas now have nothing to say.
             parts, found = await self._judge_all(image, lost, wanted)
             done = [
                 await self._recover_one(part, one) if one.state == "possible" else one
@@ -141,18 +141,21 @@ class PartitionRecovery:
         topic, partition = part
         epoch = forced_epoch([NO_EPOCH, *(Epoch(replica.known_epoch) for replica in one.replicas)])
         survivor = BrokerId(one.survivor)
+        needs_voter = any(each.is_voter for each in one.replicas if each.broker == survivor)
         try:
             if survivor == self._me:
-                await self._forced.make_only_voter(topic.topic_id, partition.index, epoch)
+                await self._forced.make_only_voter(
+                    topic.topic_id, partition.index, epoch, needs_voter=needs_voter
+                )
             else:
-                order = (topic.topic_id, partition.index, epoch)
+                order = (topic.topic_id, partition.index, epoch, needs_voter)
                 await self._caller.call(
                     survivor,
                     PeerMethod.MAKE_ONLY_VOTER,
                     msgspec.msgpack.encode(order),
                     _CALL_SECONDS_MAX,
                 )
-        except (RefusedError, StorageError) as error:
+        except RefusedError as error:
             return replace(one, state="failed", reason=str(error))
         return replace(one, state="recovered")
 
@@ -188,26 +191,44 @@ def judge(
         and ((replica := survey.replicas[number]).voters or replica.broker in partition.replicas)
     ]
     sound = [replica for replica in replicas if not replica.problem]
-    best = max(sound, key=lambda one: (one.last_epoch, one.end_index, -one.broker), default=None)
+    counted = [replica for replica in sound if replica.is_voter]
+    # One that was still being filled lacks what a voter may have, unless its log is the better one.
+    best = max(
+        sound if counted else (),
+        key=lambda one: (one.last_epoch, one.end_index, one.is_voter, -one.broker),
+        default=None,
+    )
     voters = best.voters if best is not None else partition.replicas
     quorum = len(voters) // 2 + 1
-    voting = [replica.broker for replica in sound if replica.broker in voters]
-    if len(voting) >= quorum or any(replica.has_leader for replica in sound):
+    voting = [replica.broker for replica in counted if replica.broker in voters]
+    if len(voting) >= quorum or any(replica.has_leader for replica in counted):
         return None
     left = [broker for broker in voters if broker not in gone]
+    # By entries that those who respond lack, others may be voters: the metadata has them all.
+    maybe = {*voters, *partition.replicas, *partition.origin} - gone
     silent = [
         (broker, survey)
         for broker, survey in surveys.items()
-        if broker in left and isinstance(survey, RefusedError)
+        if broker in maybe and isinstance(survey, RefusedError)
     ]
     reason = ""
     if silent:
         reason = (
-            f"broker {silent[0][0]} has a replica, too, and does not respond ({silent[0][1]}): "
-            "start it, or name it as lost as well"
+            f"broker {silent[0][0]} may have a replica, too, and does not respond "
+            f"({silent[0][1]}): start it, or name it as lost as well"
+        )
+    elif passing := [one for one in replicas if one.may_pass and one.broker in maybe]:
+        reason = (
+            f"the replica of broker {passing[0].broker} may be better ({passing[0].problem}): mend "
+            "that first, or stop the broker and name it as lost as well"
         )
     elif best is None:
-        reason = "no replica is left that could be used: delete the topic, and restore it"
+        reason = "no replica is left that could be used: " + (
+            "an internal topic cannot be deleted, and this partition is lost for good unless one "
+            "of the disks is found before its broker is removed"
+            if topic.internal
+            else "delete the topic, and restore it"
+        )
     elif len(left) >= quorum:
         unusable = next(broker for broker in left if broker not in voting)
         reason = (

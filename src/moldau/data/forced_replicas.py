@@ -15,7 +15,13 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PartitionLog
 from moldau.metadata.image import Image, Partition, Topic
 from moldau.model import log_events as events
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import (
+    CorruptionError,
+    DiskFullError,
+    ErrorCode,
+    RefusedError,
+    StorageError,
+)
 from moldau.model.ids import BrokerId, Epoch, TopicId
 from moldau.model.topology import ReplicaSurvey
 from moldau.net.peers.caller import decode_request
@@ -42,7 +48,7 @@ class BrokerSurvey(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode_keys: Final = msgspec.msgpack.Decoder(tuple[PartitionKey, ...]).decode
-_decode_order: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int]).decode
+_decode_order: Final = msgspec.msgpack.Decoder(tuple[bytes, int, int, bool]).decode
 
 
 class ForcedReplicas:
@@ -71,16 +77,12 @@ class ForcedReplicas:
         topic = image.topic_by_id(TopicId(topic_id))
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if topic is None or hosted is None or hosted.replica.topic_id != topic_id:
-            offline = topic and self._partitions.offline.get((topic.name, index))
-            return ReplicaSurvey(
-                broker=self._me, problem=str(offline) if offline else "it has no replica"
-            )
+            return self._survey_absent(topic, index)
         replica = hosted.replica
         log_id, core = replica.log.log_id, replica.group.core
-        is_voter = core.members.is_voter(self._me, log_id)
         return ReplicaSurvey(
             broker=self._me,
-            problem="" if is_voter else "its replica was not complete yet, and is not a voter",
+            is_voter=core.members.is_voter(self._me, log_id),
             voters=core.members.voters,
             known_epoch=core.epoch,
             last_epoch=replica.log.last_epoch,
@@ -91,6 +93,14 @@ class ForcedReplicas:
             has_leader=core.leader != NO_BROKER,
         )
 
+    def _survey_absent(self, topic: Topic | None, index: int) -> ReplicaSurvey:
+        if topic is not None and (why := self._partitions.offline.get((topic.name, index))):
+            is_full = isinstance(why, DiskFullError)
+            return ReplicaSurvey(broker=self._me, problem=str(why), may_pass=is_full)
+        if topic is not None and self._me in topic.partitions[index].replicas:
+            return ReplicaSurvey(broker=self._me, problem="it is not open yet", may_pass=True)
+        return ReplicaSurvey(broker=self._me, problem="it has no replica")
+
     async def on_survey_request(self, sender: BrokerId, payload: bytes) -> bytes:
         keys = decode_request(_decode_keys, payload)
         return msgspec.msgpack.encode(self.survey(await self._fresh_image(), keys))
@@ -98,12 +108,14 @@ class ForcedReplicas:
     # ---- the only voter
 
     async def on_order(self, sender: BrokerId, payload: bytes) -> bytes:
-        topic_id, index, epoch = decode_request(_decode_order, payload)
-        await self.make_only_voter(TopicId(topic_id), index, Epoch(epoch))
+        topic_id, index, epoch, needs_voter = decode_request(_decode_order, payload)
+        await self.make_only_voter(TopicId(topic_id), index, Epoch(epoch), needs_voter=needs_voter)
         return b""
 
-    async def make_only_voter(self, topic_id: TopicId, index: int, epoch: Epoch) -> None:
-        """Raises RefusedError, StorageError."""
+    async def make_only_voter(
+        self, topic_id: TopicId, index: int, epoch: Epoch, *, needs_voter: bool
+    ) -> None:
+        """`needs_voter`: as in replica/only_voter.py. Raises RefusedError."""
         # What was removed is removed in this image, or the majority is not known to be lost.
         image = await self._fresh_image()
         topic = image.topic_by_id(topic_id)
@@ -114,26 +126,39 @@ class ForcedReplicas:
                 f"broker {self._me} has no replica of this partition that is online",
             )
         self._check_majority_lost(image, hosted)
-        self._reopen(topic, topic.partitions[index], epoch)
+        try:
+            self._reopen(topic, topic.partitions[index], epoch, needs_voter=needs_voter)
+        except (CorruptionError, StorageError) as error:
+            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _check_majority_lost(self, image: Image, hosted: HostedPartition) -> None:
         replica = hosted.replica
         members = replica.members
         left = [voter for voter in members.voters if voter in image.brokers]
-        if len(left) >= members.quorum or replica.leader != NO_BROKER:
+        # A learner never stands for election, and so remembers a leader that is lost.
+        if len(left) >= members.quorum or replica.leader in image.brokers:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST,
                 f"{replica.partition} has a majority of its voters {list(members.voters)}: "
                 f"{left} are in the cluster",
             )
 
-    def _reopen(self, topic: Topic, partition: Partition, epoch: Epoch) -> None:
+    def _reopen(
+        self, topic: Topic, partition: Partition, epoch: Epoch, *, needs_voter: bool
+    ) -> None:
         hosted = self._partitions.find(topic.name, partition.index)
         before = hosted.replica.members
         known = hosted.replica.epoch
 
         def change(opened: PartitionLog, initial: Members) -> None:
-            make_only_voter(opened, me=self._me, voted_epoch=known, initial=initial, epoch=epoch)
+            make_only_voter(
+                opened,
+                me=self._me,
+                voted_epoch=known,
+                initial=initial,
+                epoch=epoch,
+                needs_voter=needs_voter,
+            )
 
         self._partitions.reopen(topic, partition, change)
         log.warning(

@@ -295,7 +295,7 @@ class Partitions:
         """Closes a replica, lets `change` work on its log, and opens it again.
 
         `change` also gets the members that count while the log names none. What it raises is
-        raised once the replica is open.
+        raised once the replica is open; so is what keeps the log from being opened again.
         """
         opening = self._opening(topic, partition, self._resolve(topic))
         hosted = self._hosted.pop(opening.key)
@@ -310,8 +310,9 @@ class Partitions:
             finally:
                 self.on_leadership(hosted.replica)
             try:
-                if not isinstance(opened, MoldauError):
-                    change(opened, opening.members)
+                if isinstance(opened, MoldauError):
+                    raise opened
+                change(opened, opening.members)
             finally:
                 self._host(opening, opened)
 

@@ -266,14 +266,14 @@ class BrokerActionResponse(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["active", "draining"]
 
 
-class PartitionNamed(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionNamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One partition of a topic."""
 
     topic: str
     partition: int
 
 
-class RecoveryRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Let partitions go on that lost a majority of their replicas with these brokers.
 
     The brokers are removed for good. Without `partitions`: all that lost a majority.
@@ -290,6 +290,10 @@ class ReplicaSurvey(msgspec.Struct, frozen=True, kw_only=True):
     broker: int
     problem: str = ""
     """Why it cannot be the survivor; empty if it can."""
+    may_pass: bool = False
+    """The problem may pass, and the replica may be better than the others."""
+    is_voter: bool = False
+    """Whether its group counts on it. One that was still being filled is not a voter."""
     voters: tuple[int, ...] = ()
     """The voters of the partition, by this replica's log."""
     known_epoch: int = -1

@@ -75,6 +75,17 @@ def test_the_plan_says_what_is_lost(
     assert json.loads(plan.read_text())["lost"] == [2, 3]
 
 
+def test_a_plan_is_not_written_over(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = plan.read_bytes()
+    words = ("plan", tmp_path / "survivor-1.json", "--lost", "2,3")
+    assert recover(*words, "--file", plan) == ExitCode.FAILED
+    assert "must be applied to all" in capsys.readouterr().err
+    assert plan.read_bytes() == before
+    assert recover(*words, "--file", tmp_path / "other.json") == ExitCode.OK
+
+
 def test_apply_asks_first(plan: Path, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = contents(data_dir)
     assert recover("apply", plan, "--data-dir", data_dir) == ExitCode.USAGE

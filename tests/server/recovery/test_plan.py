@@ -216,6 +216,40 @@ def test_a_move_to_a_lost_broker_is_cancelled() -> None:
     assert [one.replicas for one in made.replicas] == [(1,)]
 
 
+@pytest.mark.safety
+@pytest.mark.parametrize(
+    ("origin", "target"),
+    [
+        # An entry of 1, 4 and 5 is not committed for 2 and 3 alone.
+        pytest.param((1, 2, 3, 4, 5), (1, 2, 3), id="to fewer"),
+        # 3 has nothing yet, and must not be a voter: an entry of 1 and 4 is not on 2.
+        pytest.param((1, 2, 4), (4, 1, 2, 3, 5), id="to more"),
+    ],
+)
+def test_a_cancelled_move_leaves_the_voters_of_logs_that_name_none(
+    origin: tuple[int, ...], target: tuple[int, ...]
+) -> None:
+    brokers = (1, 2, 3, 4, 5, 6, 7)
+    metadata = log(voters=(3, 4, 5, 6, 7))
+    moving = known(*dict.fromkeys((*target, *origin)), target=target, origin=origin)
+    made = plan(
+        [
+            survey(
+                each,
+                metadata,
+                partitions=[replica(log(voters=()))] if each in origin else [],
+                topics=[topic(moving)],
+                brokers=brokers,
+            )
+            for each in (1, 2, 3)
+        ],
+        4, 5, 6, 7,
+    )  # fmt: skip
+    assert made.topics[0].whole == (0,)
+    (one,) = made.replicas
+    assert set(one.replicas) == set(origin)
+
+
 def test_a_failed_disk_is_a_warning() -> None:
     assert "EIO" in plan([survey(1, disk_failure="EIO")], 2, 3).warnings[0]
 

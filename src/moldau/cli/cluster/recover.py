@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.errors import CommandError
 from moldau.cli.options import Integer, ParamType, yes_option
 from moldau.cli.output import confirm_by_word, counted, emit_table, say
 
@@ -123,7 +124,7 @@ def plan(surveys: tuple[Path, ...], lost: tuple[tuple[int, ...], ...], path: Pat
     """Decide how the cluster continues, and show what is lost. Changes nothing.
 
     Needs the surveys of all brokers that are left. Lost brokers can never come back: the cluster
-    gets another id, and refuses them.
+    gets another id, and refuses them. Each plan has another one: apply the same to all brokers.
     """
     import msgspec
 
@@ -131,6 +132,13 @@ def plan(surveys: tuple[Path, ...], lost: tuple[tuple[int, ...], ...], path: Pat
     from moldau.server.recovery.directories import read_survey
     from moldau.server.recovery.plan import make_plan
 
+    if path.exists():
+        # Each plan has a cluster id of its own: brokers with different plans refuse each other.
+        raise CommandError(
+            f"{path} exists, and is not written over",
+            hint="a plan that was applied to one broker must be applied to all; if it was not "
+            "applied to any, remove the file",
+        )
     made = make_plan(
         [read_survey(each) for each in surveys],
         {BrokerId(number) for numbers in lost for number in numbers},

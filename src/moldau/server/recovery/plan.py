@@ -374,6 +374,9 @@ class _Topics:
         if set(holders) <= set(partition.replicas) and not is_stuck:
             return
         desired = partition.target or partition.replicas
+        if any(not log.voters for log in self._logs.get((topic.topic_id, index), {}).values()):
+            # What they committed is on a majority of these; any others could lack it.
+            voters = desired = (*holders, *_first_members(partition).voters)
         known = [one for one in (*voters, *desired) if one in self._registered]
         wanted = tuple(dict.fromkeys((*holders, *known)))
         self.replicas.append(

@@ -168,7 +168,7 @@ def survey_directory(stored: Files) -> Survey:
     image = image_of(log)
     metadata = _surveyed(log, me, votes, METADATA_GROUP, initial)
     log.discard()
-    partitions = tuple(_survey_partitions(files, image, me, votes))
+    partitions = tuple(_survey_partitions(stored, image, me, votes))
     return Survey(
         cluster_id=identity.cluster_id,
         broker_id=me,
@@ -207,9 +207,11 @@ def image_of(log: PartitionLog) -> Image:
 
 
 def _survey_partitions(
-    files: Files, image: Image, me: BrokerId, votes: VoteJournal
+    stored: Files, image: Image, me: BrokerId, votes: VoteJournal
 ) -> Iterable[SurveyedPartition]:
-    for name, topic_id, index in list_partitions(files):
+    for name, topic_id, index in list_partitions(UnwrittenFiles(stored)):
+        # New ones for each log: what is kept of thousands would be searched at each listing.
+        files = UnwrittenFiles(stored)
         topic = image.topic_by_id(topic_id)
         path = partition_path(name, topic_id, index)
         config = replica_log(internal=topic is not None and topic.internal)
