@@ -1,4 +1,4 @@
-"""Writes into files for deployment what stands in others: the version, and the chart's alerts.
+"""Writes into files for deployment what stands in others: the version, the settings, the alerts.
 
 make deploy-files
 
@@ -13,9 +13,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from moldau.server.config.keys import ALIASES, KEYS, SECTIONS
 from moldau.version import __version__
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -27,11 +29,42 @@ RENDERED: Final = {"moldau.yaml": "values.yaml", "moldau-try.yaml": "values-try.
 _PYTHON: Final = re.compile(r"(\d+\.\d+\.\d+)(?:\.?(dev|a|b|rc)(\d+))?")
 _IMAGE: Final = re.compile(r"\bmoldau:\d+\.\d+\.\d+(?:-\w+(?:\.\d+)?)?")
 _IN_CHART: Final = re.compile(r'^((?:appV|v)ersion: "?)[^"\n]*', re.MULTILINE)
+_SETTINGS: Final = re.compile(r'^    "config": \{\n.*?^    \},\n', re.MULTILINE | re.DOTALL)
 _WITH_IMAGE: Final = (
     "deploy/docker/compose.yaml",
     "deploy/docker/Dockerfile",
     "docs/operate/containers.md",
 )
+
+
+def _config_schema() -> str:
+    """`config` of the chart: the settings that a broker knows, and nothing else."""
+
+    def some(names: Iterable[str], indent: str) -> str:
+        return f",\n{indent}".join(f'"{name}": {{}}' for name in names)
+
+    tops = some([key.name for key in KEYS.values() if not key.section] + list(ALIASES), " " * 8)
+    sections = []
+    for section in SECTIONS:
+        fields = some([key.field for key in KEYS.values() if key.section == section], " " * 12)
+        sections.append(
+            f"""        "{section}": {{
+          "type": "object",
+          "additionalProperties": false,
+          "properties": {{
+            {fields}
+          }}
+        }}"""
+        )
+    inner = ",\n".join([f"        {tops}", *sections])
+    return f"""    "config": {{
+      "type": "object",
+      "additionalProperties": false,
+      "properties": {{
+{inner}
+      }}
+    }},
+"""
 
 
 def semantic_version(version: str) -> str:
@@ -47,9 +80,10 @@ def expected_files(version: str = __version__, root: Path = ROOT) -> dict[Path, 
     """What each file is to hold."""
     semantic = semantic_version(version)
     chart = root / "deploy/helm/moldau"
-    about = chart / "Chart.yaml"
+    about, schema = chart / "Chart.yaml", chart / "values.schema.json"
     found = {
         chart / "files/alerts.yml": (root / "deploy/prometheus/alerts.yml").read_text(),
+        schema: _SETTINGS.sub(_config_schema(), schema.read_text()),
         about: _IN_CHART.sub(rf"\g<1>{semantic}", about.read_text()),
     }
     for name in _WITH_IMAGE:

@@ -26,11 +26,11 @@ def leave_to_child() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     while True:
-        told = signal.sigwaitinfo(signals)
-        if told.si_signo == signal.SIGCHLD:
+        received = signal.sigwaitinfo(signals)
+        if received.si_signo == signal.SIGCHLD:
             _wait_for_ended(command)
-        elif told.si_code != _SI_KERNEL or told.si_signo not in _OF_KEYS:
-            os.kill(command, told.si_signo)
+        elif received.si_code != _SI_KERNEL or received.si_signo not in _OF_KEYS:
+            os.kill(command, received.si_signo)
 
 
 def _wait_for_ended(command: int) -> None:
