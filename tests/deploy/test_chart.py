@@ -358,15 +358,16 @@ def test_everything_in_compose_is_published_on_this_machine_only_and_mounts_what
 # ---- systemd
 
 
-def test_systemd_accepts_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["systemd/moldau.service", "pipelines/moldau-archive.service"])
+def test_systemd_accepts_the_unit_and_finds_it_confined(name: str, tmp_path: Path) -> None:
     analyze = tool("systemd-analyze", "apt-get install systemd")
-    unit = tmp_path / "moldau.service"
-    text = (DEPLOY / "systemd/moldau.service").read_text()
+    unit = tmp_path / Path(name).name
+    text = (DEPLOY / name).read_text()
     # The program must exist where it looks.
     unit.write_text(text.replace("/opt/moldau/bin/moldau", sys.executable))
     done = run(analyze, "verify", "--man=no", str(unit))
     assert done.returncode == 0, done.stderr
-    assert "moldau.service" not in done.stderr, done.stderr
+    assert unit.name not in done.stderr, done.stderr
     confined = run(analyze, "security", "--offline=true", "--threshold=20", str(unit))
     assert confined.returncode == 0, confined.stdout[-500:]
 

@@ -46,11 +46,19 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 def test_the_unit_of_systemd_runs_a_continuous_pipeline() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(DEPLOY / "moldau-archive.service")
+    text = (DEPLOY / "moldau-archive.service").read_text()
+    unit.read_string(text)
     told = check(shlex.split(unit["Service"]["ExecStart"]))
     assert told["topics"] == ("clicks",)
     assert told["trigger_seconds"] == 10
     assert unit["Service"]["KillMode"] == "mixed"
+    # It writes to a directory of its own only: that of a broker is for the broker.
+    state = f"/var/lib/{unit['Service']['StateDirectory']}"
+    assert state != "/var/lib/moldau"
+    assert unit["Service"]["ProtectSystem"] == "strict"
+    variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE))
+    places = (variables["HOME"], variables["MOLDAU_PIPELINES_HOME"])
+    assert {*places, unit["Service"]["WorkingDirectory"]} == {state}
 
 
 def test_what_kubernetes_runs_is_declared_and_reaches_its_files() -> None:
