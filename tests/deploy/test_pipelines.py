@@ -59,6 +59,7 @@ def test_the_unit_of_systemd_runs_a_continuous_pipeline() -> None:
     variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE))
     places = (variables["HOME"], variables["MOLDAU_PIPELINES_HOME"])
     assert {*places, unit["Service"]["WorkingDirectory"]} == {state}
+    assert variables["JAVA_TOOL_OPTIONS"] == f"-Duser.home={state}"
 
 
 def test_what_kubernetes_runs_is_declared_and_reaches_its_files() -> None:
@@ -125,6 +126,14 @@ def test_schedulers_archive_compact_and_audit_one_table(name: str) -> None:
     assert tables == {"s3://lake/clicks"}
     assert {each["table_format"] for each in told.values()} == {"delta"}
     assert told["archive"]["trigger_seconds"] is None, "a task of a scheduler must end"
+
+
+def test_the_user_of_pods_exists_in_their_image() -> None:
+    """Spark asks for the name and the home of its user, and fails without."""
+    page = (DEPLOY / "README.md").read_text()
+    (user,) = re.findall(r"^USER (\d+)$", page, re.MULTILINE)
+    assert f"useradd --uid {user} --create-home " in page
+    assert {pod["securityContext"]["runAsUser"] for _, pod in pods()} == {int(user)}
 
 
 def test_an_option_that_is_gone_would_be_noticed() -> None:
