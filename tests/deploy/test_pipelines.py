@@ -136,6 +136,18 @@ def test_the_user_of_pods_exists_in_their_image() -> None:
     assert {pod["securityContext"]["runAsUser"] for _, pod in pods()} == {int(user)}
 
 
+def test_pods_are_those_that_a_restricted_namespace_takes() -> None:
+    for name, pod in pods():
+        wanted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert wanted.items() <= pod["securityContext"].items(), name
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
 def test_an_option_that_is_gone_would_be_noticed() -> None:
     with pytest.raises(click.UsageError, match="foreground"):
         check(["moldau", "pipeline", "run", "archive", "--topic", "x", "--to", "y", "--foreground"])
