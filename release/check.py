@@ -19,7 +19,8 @@ from release.deploy_files import outdated_files
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FRAGMENTS: Final = ROOT / "changelog.d"
-_VERSION: Final = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
+_CANDIDATE: Final = r"(?:a|b|rc)\d+"
+_VERSION: Final = re.compile(rf"\d+\.\d+\.\d+(?:{_CANDIDATE})?")
 _FRAGMENT: Final = re.compile(r"[\w-]+\.(added|changed|fixed|removed)\.md")
 _NOT_A_FRAGMENT: Final = ("README.md", "template.md.jinja")
 
@@ -49,6 +50,10 @@ def problems(version: str, changelog: str, waiting: list[str], tag: str | None) 
         found.append(f"CHANGELOG.md has no section for {version} with a date: make changelog")
     if re.search(r"^## .*unreleased", changelog, re.MULTILINE):
         found.append("CHANGELOG.md has an unreleased section: merge it into the new one")
+    for old in re.findall(rf"^## ({re.escape(version)}{_CANDIDATE}),", changelog, re.MULTILINE):
+        found.append(
+            f"CHANGELOG.md has a section for the candidate {old}: merge it into the new one"
+        )
     return found
 
 
@@ -65,7 +70,7 @@ def main() -> int:
     ).stdout
     if changed:
         found.append(f"{len(changed.splitlines())} files are not committed")
-    found += [f"{name} is not of this version: make deploy-files" for name in outdated_files()]
+    found += [f"{name} is not what it is to be: make deploy-files" for name in outdated_files()]
     for line in found:
         print(f"error: {line}", file=sys.stderr)
     if not found:

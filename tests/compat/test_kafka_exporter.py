@@ -4,6 +4,7 @@ It is a usual way to watch Kafka by its protocol alone, and is built from the Go
 """
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -20,7 +21,7 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.system, pytest.mark.timeout(600)]
 
-MODULE = "github.com/danielqsj/kafka_exporter@v1.9.0"
+MODULE, VERSION = "github.com/danielqsj/kafka_exporter", "v1.9.0"
 WANTED = "go" in os.environ.get("MOLDAU_TEST_LANGUAGES", "").replace(",", " ").split()
 
 
@@ -29,19 +30,48 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program."""
     if not WANTED:
         pytest.skip("fetches packages; wanted with MOLDAU_TEST_LANGUAGES=go")
-    place = tmp_path_factory.mktemp("exporter")
-    built = subprocess.run(
-        ["go", "install", MODULE],
-        env={**os.environ, "GOBIN": str(place)},
+    return built_by_go(tmp_path_factory.mktemp("exporter"))
+
+
+def built_by_go(place: Path) -> Path:
+    """Fetched first and then built, so that only what cannot be fetched is skipped."""
+    if shutil.which("go") is None:
+        pytest.skip("there is no Go")
+    (place / "go.mod").write_text("module exporter\n")
+    fetched = go(place, "get", f"{MODULE}@{VERSION}")
+    if fetched.returncode:
+        pytest.skip(f"{MODULE} cannot be fetched: {fetched.stderr.strip()}")
+    built = go(place, "build", "-o", "kafka_exporter", MODULE)
+    assert built.returncode == 0, built.stderr
+    return place / "kafka_exporter"
+
+
+def go(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["go", *words],
+        cwd=place,
         capture_output=True,
         text=True,
         timeout=5 * wait_seconds_max(),
         check=False,
     )
-    if "reading http" in built.stderr:
-        pytest.skip(f"{MODULE} cannot be fetched: {built.stderr.strip()}")
-    assert built.returncode == 0, built.stderr
-    return place / "kafka_exporter"
+
+
+@pytest.mark.parametrize(
+    ("failing", "expected"), [("get", pytest.skip.Exception), ("build", AssertionError)]
+)
+def test_only_what_cannot_be_fetched_is_skipped(
+    failing: str, expected: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "go"
+    program.write_text(f'#!/bin/sh\n[ "$1" != {failing} ] || {{ echo "no reason" >&2; exit 1; }}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(expected, match="no reason"):
+        built_by_go(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(pytest.skip.Exception, match="there is no Go"):
+        built_by_go(tmp_path)
 
 
 @pytest.fixture
@@ -56,6 +86,7 @@ def exported(broker: Broker, exporter: Path, tmp_path: Path) -> Iterator[str]:
         )
     try:
         yield address
+        assert process.poll() is None, (tmp_path / "exporter.txt").read_text()
     finally:
         process.terminate()
         process.wait(wait_seconds_max())

@@ -18,18 +18,24 @@ import yaml
 from moldau_command import run_moldau
 
 from moldau import __version__
-from release.deploy_files import expected_files, outdated_files, semantic_version
+from moldau.server.config.keys import ALIASES, KEYS
+from release.deploy_files import (
+    RENDERED,
+    expected_files,
+    outdated_files,
+    sealed,
+    semantic_version,
+)
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm/moldau"
-RENDERED = {"moldau.yaml": "values.yaml", "moldau-try.yaml": "values-try.yaml"}
-"""The plain manifests, with the values that they are rendered with."""
 INSECURE = ("--set", "insecure=true")
 TLS = ("--set", "tls.enabled=true,tls.secretName=x")
 MONITOR = ("--set", "metrics.serviceMonitor.enabled=true")
+BUDGET = "podDisruptionBudget.maxUnavailable"
 CLUSTER_SECRET = ("--set", "clusterSecret.existingSecret=x")
 
 
@@ -74,11 +80,10 @@ def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
     done = template("--values", str(DEPLOY / "kubernetes" / RENDERED[name]))
     assert done.returncode == 0, done.stderr
-    page = (ROOT / "docs/operate/kubernetes.md").read_text()
-    assert done.stdout == (DEPLOY / "kubernetes" / name).read_text(), (
-        "render it again, as docs/operate/kubernetes.md says"
+    kept = DEPLOY / "kubernetes" / name
+    assert sealed(done.stdout, kept.with_name(RENDERED[name])) == kept.read_text(), (
+        "make deploy-files, as docs/operate/kubernetes.md says"
     )
-    assert f"--values deploy/kubernetes/{RENDERED[name]} > deploy/kubernetes/{name}" in page
 
 
 @pytest.mark.parametrize(
@@ -94,12 +99,69 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
         ((*INSECURE, "--set", "replica=5"), "replica"),
         ((*INSECURE, "--set", "antiAffinity=hard"), "antiAffinity"),
+        ((*INSECURE, "--set", "minInsyncReplicas=4"), "is more than replicationFactor=3"),
+        ((*INSECURE, "--set", "preStopSeconds=0"), "would stop while the others still need it"),
+        ((*INSECURE, "--set", "storage.size="), "storage.size"),
+        ((*INSECURE, "--set", "storage.size=0Gi"), "storage.size"),
+        ((*INSECURE, "--set-string", "storage.size=20"), "storage.size"),
+        ((*INSECURE, "--set", f"{BUDGET}=2"), "partitions can do without 1"),
+        ((*INSECURE, "--set", f"{BUDGET}=34%"), "lets node upgrades stop 2 brokers at once"),
+        ((*INSECURE, "--set", f"{BUDGET}=one"), BUDGET),
+        ((*INSECURE, "--set", r"podLabels.app\.kubernetes\.io/name=x"), "find the brokers by it"),
+        ((*INSECURE, "--set", "config.log.flsh=never"), "property flsh is not allowed"),
+        ((*INSECURE, "--set", "config.retention=1d"), "property retention is not allowed"),
+        ((*INSECURE, "--set", "config.broker_id=1"), "config.broker_id is for the chart to set"),
+        ((*INSECURE, "--set", "config.kafka.addr=a:1"), "config.kafka.addr is for the chart"),
+        ((*INSECURE, "--set", "config.data_dir=/"), "config.data_dir is for the chart to set"),
+        ((*INSECURE, "--set", "config.topic.min_insync_replicas=1"), "use the value minInsync"),
+        ((*TLS, "--set", "config.security.insecure=true"), "use the value insecure"),
+        ((*TLS, "--set", "config.kafka.security=plaintext"), "config.kafka.security=plaintext"),
+        ((*INSECURE, "--set", "config.grpc.security=mtls"), "with insecure there is none"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(words: tuple[str, ...], expected: str) -> None:
     done = template(*words)
     assert done.returncode != 0
     assert expected in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ""),
+        (("--set", "initialMembers=2"), "survives as many lost brokers as 1"),
+        (("--set", "minInsyncReplicas=3"), "while a broker restarts"),
+    ],
+)
+def test_values_that_are_seldom_meant_are_warned_of(
+    words: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    """helm shows its notes only when it installs: they are rendered as a manifest here."""
+    chart = tmp_path / "moldau"
+    shutil.copytree(CHART, chart)
+    assert '{{- include "moldau.warnings" . }}' in (chart / "templates/NOTES.txt").read_text()
+    shown = '{{ dict "warnings" (include "moldau.warnings" .) | toYaml }}'
+    (chart / "templates/warnings.yaml").write_text(shown)
+    only = ("--kube-version", "1.30", "--show-only", "templates/warnings.yaml")
+    done = helm("template", "moldau", str(chart), *only, *INSECURE, *words)
+    assert done.returncode == 0, done.stderr
+    (document,) = documents(done.stdout)
+    assert expected in document["warnings"]
+    assert bool(document["warnings"]) == bool(expected)
+
+
+def test_settings_that_brokers_have_besides_are_for_config() -> None:
+    words = (
+        "config.kafka.security=mtls,config.grpc.security=mtls,config.http.hosts=moldau.example",
+        "config.log.retention_ms=3d,config.logging.format=json,config.log_retention_hours=1",
+        f"{BUDGET}=33%,config.cluster_id=messages",
+    )
+    done = template(*TLS, *(word for each in words for word in ("--set", each)))
+    assert done.returncode == 0, done.stderr
+    # The hosts of the chart are those of the probes and of clients: more are added.
+    assert ',moldau.moldau.svc,moldau.moldau,moldau,moldau.example"' in done.stdout.replace(
+        "$(POD_NAMESPACE)", "moldau"
+    )
 
 
 def test_every_choice_renders_what_kubernetes_accepts(tmp_path: Path) -> None:
@@ -172,6 +234,24 @@ def test_the_configuration_of_the_manifests_is_valid(name: str, tmp_path: Path) 
     file = tmp_path / "broker.yaml"
     file.write_text(text["broker.yaml"])
     run_moldau("config", "show", "--config", str(file), "--set", "kafka.advertised=broker:9092")
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_what_the_chart_sets_cannot_be_set_in_config_too(name: str) -> None:
+    helpers = (CHART / "templates/_helpers.tpl").read_text()
+    (text,) = re.findall(r'define "moldau.ownSettings" -}}\n(.*?){{- end', helpers, re.DOTALL)
+    refused = yaml.safe_load(text)
+    assert set(refused) <= set(KEYS) | set(ALIASES)
+    found = documents((DEPLOY / "kubernetes" / name).read_text())
+    (broker,) = one(found, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    settings = {key.variable: key.name for key in KEYS.values()}
+    chosen = {settings[each["name"]] for each in broker["env"] if each["name"] in settings}
+    config = yaml.safe_load(one(found, "ConfigMap")["data"]["broker.yaml"])
+    chosen |= {f"{section}.{field}" for section, fields in config.items() for field in fields}
+    # How clients log in may be changed; hosts are added.
+    allowed = {"kafka.security", "kafka.sasl_mechanisms", "grpc.security", "http.hosts"}
+    allowed |= {"grpc.authentication", "http.authentication"}
+    assert chosen - set(refused) <= allowed
 
 
 @pytest.mark.parametrize("name", RENDERED)
@@ -278,15 +358,16 @@ def test_everything_in_compose_is_published_on_this_machine_only_and_mounts_what
 # ---- systemd
 
 
-def test_systemd_accepts_the_unit_and_finds_it_confined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["systemd/moldau.service", "pipelines/moldau-archive.service"])
+def test_systemd_accepts_the_unit_and_finds_it_confined(name: str, tmp_path: Path) -> None:
     analyze = tool("systemd-analyze", "apt-get install systemd")
-    unit = tmp_path / "moldau.service"
-    text = (DEPLOY / "systemd/moldau.service").read_text()
+    unit = tmp_path / Path(name).name
+    text = (DEPLOY / name).read_text()
     # The program must exist where it looks.
     unit.write_text(text.replace("/opt/moldau/bin/moldau", sys.executable))
     done = run(analyze, "verify", "--man=no", str(unit))
     assert done.returncode == 0, done.stderr
-    assert "moldau.service" not in done.stderr, done.stderr
+    assert unit.name not in done.stderr, done.stderr
     confined = run(analyze, "security", "--offline=true", "--threshold=20", str(unit))
     assert confined.returncode == 0, confined.stdout[-500:]
 

@@ -46,11 +46,20 @@ def pods() -> Iterator[tuple[str, dict[str, Any]]]:
 def test_the_unit_of_systemd_runs_a_continuous_pipeline() -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(DEPLOY / "moldau-archive.service")
+    text = (DEPLOY / "moldau-archive.service").read_text()
+    unit.read_string(text)
     told = check(shlex.split(unit["Service"]["ExecStart"]))
     assert told["topics"] == ("clicks",)
     assert told["trigger_seconds"] == 10
     assert unit["Service"]["KillMode"] == "mixed"
+    # It writes to a directory of its own only: that of a broker is for the broker.
+    state = f"/var/lib/{unit['Service']['StateDirectory']}"
+    assert state != "/var/lib/moldau"
+    assert unit["Service"]["ProtectSystem"] == "strict"
+    variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", text, re.MULTILINE))
+    places = (variables["HOME"], variables["MOLDAU_PIPELINES_HOME"])
+    assert {*places, unit["Service"]["WorkingDirectory"]} == {state}
+    assert variables["JAVA_TOOL_OPTIONS"] == f"-Duser.home={state}"
 
 
 def test_what_kubernetes_runs_is_declared_and_reaches_its_files() -> None:
@@ -117,6 +126,26 @@ def test_schedulers_archive_compact_and_audit_one_table(name: str) -> None:
     assert tables == {"s3://lake/clicks"}
     assert {each["table_format"] for each in told.values()} == {"delta"}
     assert told["archive"]["trigger_seconds"] is None, "a task of a scheduler must end"
+
+
+def test_the_user_of_pods_exists_in_their_image() -> None:
+    """Spark asks for the name and the home of its user, and fails without."""
+    page = (DEPLOY / "README.md").read_text()
+    (user,) = re.findall(r"^USER (\d+)$", page, re.MULTILINE)
+    assert f"useradd --uid {user} --create-home " in page
+    assert {pod["securityContext"]["runAsUser"] for _, pod in pods()} == {int(user)}
+
+
+def test_pods_are_those_that_a_restricted_namespace_takes() -> None:
+    for name, pod in pods():
+        wanted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert wanted.items() <= pod["securityContext"].items(), name
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
 
 
 def test_an_option_that_is_gone_would_be_noticed() -> None:

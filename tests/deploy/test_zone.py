@@ -1,6 +1,8 @@
 """How a pod learns its zone: the script of the init container asks an API server over TLS."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from kubernetes_api import kubernetes_api
+
+from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
 
@@ -57,3 +61,18 @@ def test_a_service_account_without_the_right_is_named(
     assert done.returncode == 1
     assert "HTTP 403; may this service account get nodes?" in done.stderr
     assert not (tmp_path / "rack").exists()
+
+
+def test_sigterm_ends_it_though_it_is_the_first_process_of_its_container(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    """That is: it has a handler, and waits not for the API server."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables["KUBERNETES_SERVICE_PORT"] = str(silent.getsockname()[1])
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), LABEL, str(tmp_path / "rack")],
+            env={**variables, "NODE_NAME": "with"},
+        )
+        _held = silent.accept()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(wait_seconds_max()) == 128 + signal.SIGTERM

@@ -12,6 +12,7 @@ import click
 from moldau import __version__
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import ExitCode, exit_code
+from moldau.cli.first_process import leave_to_child
 from moldau.cli.output import report, report_error
 from moldau.model.errors import MoldauError
 
@@ -149,6 +150,7 @@ def open_standard_streams() -> None:
 
 def main() -> NoReturn:
     """The `moldau` command."""
+    leave_to_child()
     open_standard_streams()
     code = run()
     try:

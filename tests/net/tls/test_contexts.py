@@ -90,6 +90,33 @@ def test_replaced_files_are_loaded_and_others_are_not(world):
     assert not contexts.reload()
 
 
+def test_a_secret_that_kubernetes_replaces_is_loaded_from_the_same_paths(world, tmp_path):
+    """The files are links by way of a link to a folder, which is replaced as a whole."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    def replace_secret(version: str) -> None:
+        folder = volume / f"..{version}"
+        folder.mkdir()
+        for name, source in (("tls.crt", world.cert_file), ("tls.key", world.key_file)):
+            (folder / name).write_bytes(source.read_bytes())
+            # The times of a projected volume say nothing.
+            os.utime(folder / name, ns=(0, 0))
+        (volume / "..data_tmp").symlink_to(folder.name)
+        (volume / "..data_tmp").rename(volume / "..data")
+
+    replace_secret("1")
+    for name in ("tls.crt", "tls.key"):
+        (volume / name).symlink_to(f"..data/{name}")
+    files = {"cert_file": str(volume / "tls.crt"), "key_file": str(volume / "tls.key")}
+    contexts = TlsContexts(replace(world.files(), **files))
+    world.renew()
+    assert not contexts.reload()
+    replace_secret("2")
+    assert contexts.reload()
+    assert contexts.pem()[1] == world.cert_file.read_bytes()
+
+
 def test_bad_new_files_leave_the_old_ones_in_use_and_are_logged_one_time(world, caplog):
     contexts = world.contexts()
     first = contexts.server

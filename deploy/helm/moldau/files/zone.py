@@ -7,6 +7,7 @@ asked again; at last the init container fails, and Kubernetes starts it again.
 
 import json
 import os
+import signal
 import ssl
 import sys
 import time
@@ -50,4 +51,6 @@ def main(label: str, path: str) -> None:
 
 
 if __name__ == "__main__":
+    # The first process of a container ignores signals without a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main(*sys.argv[1:])

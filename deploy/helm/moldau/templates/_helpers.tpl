@@ -67,9 +67,88 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if gt (int .Values.minInsyncReplicas) (int .Values.replicationFactor) -}}
 {{- fail (printf "minInsyncReplicas=%d is more than replicationFactor=%d" (int .Values.minInsyncReplicas) (int .Values.replicationFactor)) -}}
 {{- end -}}
+{{- if and (gt (int .Values.replicas) 1) (eq (int .Values.preStopSeconds) 0) -}}
+{{- fail "preStopSeconds=0: a broker would stop while the others still need it; give them time to catch up (default: 60)" -}}
+{{- end -}}
+{{- $budget := toString .Values.podDisruptionBudget.maxUnavailable -}}
+{{- $stopped := int $budget -}}
+{{- if hasSuffix "%" $budget -}}
+{{- $stopped = div (add (mul (int (trimSuffix "%" $budget)) (int .Values.replicas)) 99) 100 -}}
+{{- end -}}
+{{- $spare := max 1 (sub (int .Values.replicationFactor) (int .Values.minInsyncReplicas)) -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt (int $stopped) (int $spare)) -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable=%s lets node upgrades stop %d brokers at once, but partitions can do without %d (replicationFactor - minInsyncReplicas)" $budget (int $stopped) (int $spare)) -}}
+{{- end -}}
+{{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" -}}
+{{- if hasKey $.Values.podLabels $label -}}
+{{- fail (printf "podLabels.%s is set by the chart, and services find the brokers by it" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- include "moldau.checkConfig" . -}}
 {{- if lt (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 30) -}}
 {{- fail "terminationGracePeriodSeconds must be at least preStopSeconds + 30: a broker that is killed while it stops has to check its logs at the next start" -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* Settings of the broker that are not for `config`, with the value of the chart that is. */ -}}
+{{- define "moldau.ownSettings" -}}
+data_dir: ""
+broker_id: ""
+bootstrap: ""
+initial_members: initialMembers
+join_addr: ""
+join_token_file: ""
+cluster_secret_file: clusterSecret
+rack: rack
+rack_file: rack
+listeners: ""
+port: ""
+replication_factor: replicationFactor
+min_insync_replicas: minInsyncReplicas
+topic.replication_factor: replicationFactor
+topic.min_insync_replicas: minInsyncReplicas
+security.cert_file: tls
+security.key_file: tls
+security.client_ca_file: tls
+security.insecure: insecure
+kafka.addr: ""
+kafka.advertised: ""
+raft.addr: ""
+raft.advertised: ""
+raft.security: tls
+http.addr: ""
+http.advertised: ""
+http.security: tls
+http.public_metrics: metrics.public
+grpc.addr: ""
+grpc.advertised: ""
+{{- end -}}
+
+{{- define "moldau.checkConfig" -}}
+{{- $config := .Values.config -}}
+{{- range $key, $value := include "moldau.ownSettings" . | fromYaml -}}
+{{- $parts := splitList "." $key -}}
+{{- $section := ternary $config (get $config (first $parts) | default dict) (eq (len $parts) 1) -}}
+{{- if hasKey $section (last $parts) -}}
+{{- fail (printf "config.%s is for the chart to set, the same for all that depends on it: %s" $key (ternary (printf "use the value %s" $value) "remove it" (ne $value ""))) -}}
+{{- end -}}
+{{- end -}}
+{{- range $section := list "kafka" "grpc" -}}
+{{- $security := get (get $config $section | default dict) "security" -}}
+{{- if and $security (or $.Values.insecure (ne $security "mtls")) -}}
+{{- fail (printf "config.%s.security=%s: with tls.enabled it is tls, or mtls if you say so; with insecure there is none" $section $security) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What is not refused, and yet seldom meant. */ -}}
+{{- define "moldau.warnings" -}}
+{{- if eq (mod (int .Values.initialMembers) 2) 0 }}
+Warning: initialMembers={{ .Values.initialMembers }} is even: it survives as many lost brokers as {{ sub (int .Values.initialMembers) 1 }} would.
+{{- end }}
+{{- if and (gt (int .Values.replicationFactor) 1) (eq (int .Values.minInsyncReplicas) (int .Values.replicationFactor)) }}
+Warning: minInsyncReplicas={{ .Values.minInsyncReplicas }} is all replicas: while a broker restarts, as in each update, acks=all is refused.
+{{- end }}
 {{- end -}}
 
 {{- define "moldau.probeScheme" -}}
