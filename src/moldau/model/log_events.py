@@ -126,7 +126,7 @@ REPLICA_CORRUPT: Final = _event(
     "error",
     "A replica has records whose checksum is wrong, and too few other replicas are in sync to "
     "rebuild it. Its intact records are still served.",
-    "Bring the other replicas back: `moldau cluster status` names the brokers that are missing. "
+    "Bring the other replicas back: `moldau broker status` names the brokers that are missing. "
     "The next scrub then rebuilds this replica. Check the disk.",
 )
 REPLICA_REBUILDING: Final = _event(

@@ -369,7 +369,7 @@ def _versions(facts: ClusterFacts) -> Iterator[CheckResult]:
             "broker versions",
             f"they differ: {shown}",
             "finish the upgrade, one broker at a time: pip install -U moldau, restart it, wait: "
-            "moldau cluster status",
+            "moldau broker status",
             "new features are used only when all brokers have them",
         )
     elif by_version:
