@@ -7,9 +7,9 @@ import pytest
 from fakes import Fake
 from msgspec.structs import replace
 
-from moldau.client.backup.create import Source
 from moldau.client.backup.manifests import Manifest, PartitionCopy, QueueCopy
 from moldau.client.backup.restore import SETTING, BackupRestorer, _PartitionWriter, security_parts
+from moldau.client.backup.source import Clients, Source
 from moldau.client.errors import ClientError, RejectedError
 from moldau.metadata.security_rules import ACLS_PER_COMMAND_MAX
 from moldau.model.backup import (
@@ -104,7 +104,7 @@ def cluster_copy(*topics: TopicCopy) -> ClusterCopy:
 
 def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer:
     monkeypatch.setattr("moldau.client.backup.restore.TopicSettings", target)
-    monkeypatch.setattr(BackupRestorer, "_client", lambda _: target)
+    monkeypatch.setattr(Clients, "mine", lambda _: target)
     monkeypatch.setattr(_PartitionWriter, "_retry", lambda _, attempt: attempt())
     manifest = Manifest(
         id="chain",
@@ -117,8 +117,8 @@ def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer
             PartitionCopy(topic=name, topic_id="0f", partition=0, start=0, end=5) for name in "abc"
         ),
     )
-    source = Source(cast(Any, target), "b:1")
-    return BackupRestorer(source, cast(Any, None), manifest, http_at=lambda _: target)
+    source = Source(cast(Any, target), "b:1", lambda _: cast(Any, target))
+    return BackupRestorer(source, cast(Any, None), manifest)
 
 
 def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no_more(

@@ -131,13 +131,22 @@ def create(
         )
         made = creator.run()
     seconds = max(time.monotonic() - began, 0.001)
+    if creator.damaged:
+        say(f"note: the list of backup {creator.damaged} is damaged, and was not continued from")
+    for partition in creator.lost:
+        say(
+            f"note: {partition} no longer has the records of the last backup, and was copied "
+            "whole; only earlier backups have what it lost"
+        )
     say(
         f"backup {made.number} in {store.place}: {counted(len(made.cluster.topics), 'topic')}, "
         f"{counted(len(made.partitions), 'partition')}, {counted(made.offsets, 'offset')}, "
         f"{format_bytes(made.size)}; {format_bytes(pace.bytes)} of it new, in {seconds:.1f} s "
         f"({format_bytes(pace.bytes / seconds)}/s)"
     )
-    if keep is not None:
+    if keep is not None and creator.lost:
+        say("note: no backup was deleted; do that by hand: moldau backup prune")
+    elif keep is not None:
         _prune(store, keep)
 
 
@@ -316,7 +325,7 @@ def restore(
     Topics that exist are never changed. Users, ACLs and quotas are restored with whole backups
     only, not with --topic. Cut short, the same command continues.
     """
-    from moldau.cli.backup.cluster import http_at, source_at
+    from moldau.cli.backup.cluster import source_at
     from moldau.client.backup.restore import BackupRestorer, RestoreOptions
     from moldau.client.backup.stores import open_store
 
@@ -335,9 +344,7 @@ def restore(
     )
     began = time.monotonic()
     with _progress("restore", rate, quiet) as (pace, plan):
-        restorer = BackupRestorer(
-            source_at(http), store, manifest, options, http_at=http_at, pace=pace
-        )
+        restorer = BackupRestorer(source_at(http), store, manifest, options, pace=pace)
         restorer.check()
         plan(restorer.offsets)
         done = restorer.run()

@@ -69,6 +69,8 @@ class PartitionCopy(Struct, frozen=True, kw_only=True):
     """The first may begin before `start`: with the batch that has it."""
     last_crc: int = -1
     """Of the batch before `end`, by which the next backup knows the log again; -1: of none."""
+    last_epoch: int = -1
+    """Its leader epoch. An older version does not say."""
 
     @property
     def size(self) -> int:
@@ -160,7 +162,8 @@ def load_manifest(store: BackupStore, number: int) -> Manifest:
     if head != _head_of(body):
         raise BackupDamagedError(
             f"{store.place}/{path} is damaged: checksum mismatch",
-            hint="restore an earlier backup: moldau backup list",
+            hint="restore another backup: moldau backup list · a new one does not need it: moldau "
+            "backup create",
         )
     manifest = _decoded(body, Manifest, path)
     _check_format(manifest.format, store)

@@ -5,14 +5,13 @@ the end, producers are refused and nothing is deleted. A restore that was cut sh
 continues at the end of each partition.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from moldau.client.backup.create import Source
 from moldau.client.backup.manifests import Manifest, PartitionCopy
+from moldau.client.backup.source import Clients, Source
 from moldau.client.backup.stores import BackupStore
 from moldau.client.backup.verify import backup_batches
 from moldau.client.backup.work import PARALLEL_DEFAULT, Pace, run_all
@@ -20,7 +19,7 @@ from moldau.client.cluster_client import ClusterClient
 from moldau.client.errors import ClientError, RejectedError, UnreachableError
 from moldau.client.retry import Backoff, is_retriable
 from moldau.client.wire.client import KafkaClient
-from moldau.client.wire.group_offsets import CommittedOffset, GroupOffsets
+from moldau.client.wire.group_offsets import CommittedOffset
 from moldau.client.wire.topic_settings import TopicSettings
 from moldau.model.backup import (
     ClusterToRestore,
@@ -68,7 +67,7 @@ class RestoreSummary(NamedTuple):
 
 
 class BackupRestorer:
-    """One restore; `leader_http` makes a client of the HTTP API of one broker."""
+    """One restore."""
 
     def __init__(
         self,
@@ -77,14 +76,12 @@ class BackupRestorer:
         manifest: Manifest,
         options: RestoreOptions = RestoreOptions(),  # noqa: B008 - immutable
         *,
-        http_at: Callable[[str], ClusterClient],
         pace: Pace | None = None,
     ) -> None:
         self._target = target
         self._store = store
         self._manifest = manifest
         self._options = options
-        self._http_at = http_at
         self._pace = pace or Pace(options.bytes_per_second)
         self.busy_groups: list[str] = []
         """Groups with members, whose offsets are left as they are."""
@@ -93,8 +90,7 @@ class BackupRestorer:
         self.finished: list[str] = []
         """Topics that an earlier run has released: it was cut short in its last step."""
         self._tag = f"{manifest.id}/{manifest.number}"
-        self._clients = threading.local()
-        self._opened: list[KafkaClient] = []
+        self._clients = Clients(target)
         self._topics = [each for each in manifest.cluster.topics if options.topics(each.name)]
         names = {topic.name for topic in self._topics}
         self._partitions = [each for each in manifest.partitions if each.topic in names]
@@ -144,7 +140,7 @@ class BackupRestorer:
                 continue
             end = copy.end + len(copy.markers)
             is_ours = is_all_there and others[name] is None
-            if not is_ours or self._client().list_offset(name, copy.partition) < end:
+            if not is_ours or self._clients.mine().list_offset(name, copy.partition) < end:
                 raise ClientError(
                     f"this restore is partly finished, but topic {name} is not of it",
                     hint="somebody else made it meanwhile: repeat the command with --topic for "
@@ -158,8 +154,7 @@ class BackupRestorer:
             self.check()
             return self._run()
         finally:
-            for client in self._opened:
-                client.close()
+            self._clients.close()
 
     def _run(self) -> RestoreSummary:
         manifest, options, target = self._manifest, self._options, self._target
@@ -213,7 +208,7 @@ class BackupRestorer:
     def _create_topics(self) -> None:
         brokers = len(self._target.cluster.topology().brokers)
         existing = {topic.name for topic in self._target.cluster.backup_cluster().topics}
-        client = self._client()
+        client = self._clients.mine()
         for topic in self._topics:
             name = self._options.name_of(topic.name)
             if name in existing:
@@ -228,7 +223,7 @@ class BackupRestorer:
 
     def _restore_partition(self, copy: PartitionCopy) -> None:
         name = self._options.name_of(copy.topic)
-        writer = _PartitionWriter(self._target, self._client(), copy.partition, name, self._http_at)
+        writer = _PartitionWriter(self._target, self._clients.mine(), copy.partition, name)
         end = writer.end()
         self._pace.add(0, min(end, copy.end) - min(copy.start, end))
         run = bytearray()
@@ -254,19 +249,11 @@ class BackupRestorer:
         if copy.start > 0:
             writer.trim(copy.start)
 
-    def _client(self) -> KafkaClient:
-        found: KafkaClient | None = self._clients.__dict__.get("client")
-        if found is None:
-            found = self._target.client()
-            self._clients.client = found
-            self._opened.append(found)
-        return found
-
     # ---- what refers to offsets
 
     def _restore_groups(self) -> int:
         restored = 0
-        with GroupOffsets(self._target.bootstrap, self._target.security) as admin:
+        with self._target.group_offsets() as admin:
             for group in self._manifest.groups:
                 offsets = [
                     CommittedOffset(
@@ -322,7 +309,7 @@ class BackupRestorer:
                 end = self._ends[queue.topic, state.partition]
                 wanted = QueueToRestore(group=group, topic=topic, state=state, end=end)
                 writer = _PartitionWriter(
-                    self._target, self._client(), state.partition, topic, self._http_at
+                    self._target, self._clients.mine(), state.partition, topic
                 )
                 try:
                     writer.put_queue(wanted)
@@ -364,13 +351,11 @@ class _PartitionWriter:
         client: KafkaClient,
         partition: int,
         topic: str,
-        http_at: Callable[[str], ClusterClient],
     ) -> None:
         self._target = target
         self._client = client
         self._topic = topic
         self._partition = partition
-        self._http_at = http_at
         self._leader: ClusterClient | None = None
 
     def end(self) -> int:
@@ -426,7 +411,7 @@ class _PartitionWriter:
                     f"{self._topic}-{self._partition} has no leader",
                     ErrorCode.LEADER_NOT_AVAILABLE,
                 )
-            self._leader = self._http_at(str(found.http))
+            self._leader = self._target.http_at(str(found.http))
         return self._leader
 
 
