@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import confluent_kafka
 import pytest
+from backup_commands import failing, succeeding
 from queue_worker import CALL_SECONDS, Worker, door
 
 from moldau.client.backup.manifests import Manifest, load_manifest, manifest_numbers
@@ -380,29 +381,3 @@ def test_other_places_are_refused_with_the_reason(world: World, tmp_path: Path) 
     assert "is not a backup" in failing("backup", "restore", str(tmp_path), *http)
     target = ["--http", http_of(world.target)]
     assert "backups of cluster" in failing("backup", "create", str(world.place), *target)
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau", *words],
-        capture_output=True,
-        text=True,
-        timeout=wait_seconds_max(),
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def succeeding(*words: str) -> str:
-    """What a command reports that succeeds."""
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def failing(*words: str) -> str:
-    """The errors of a command that fails."""
-    done = run(*words)
-    assert done.returncode not in (0, 2), done.stdout
-    return done.stderr

@@ -7,7 +7,7 @@ read before, so that none of them is beyond the records.
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.client.backup.batch_source import StartMovedError
 from moldau.client.backup.manifests import (
@@ -32,6 +32,10 @@ from moldau.client.backup.work import PARALLEL_DEFAULT, Pace, run_all
 from moldau.client.errors import ClientError, NotFoundError
 from moldau.client.wire.client import OFFSET_EARLIEST
 from moldau.model.backup import ClusterCopy, SecurityCopy, TopicCopy
+
+_GROUPS_TOPIC: Final = "__consumer_offsets"
+_QUEUES_TOPIC: Final = "__queue_state"
+_NAMED_MAX: Final = 5
 
 
 class CreateOptions(NamedTuple):
@@ -80,6 +84,7 @@ class BackupCreator:
     def _run(self) -> Manifest:
         started_ms = int(time.time() * 1000)
         cluster = self._copy_cluster()
+        self._check_led(cluster)
         mark = self._mark(cluster)
         numbers = manifest_numbers(self._store)
         last = self._last(numbers)
@@ -116,6 +121,23 @@ class BackupCreator:
         except BackupDamagedError:
             self.damaged = numbers[-1]
             return None
+
+    def _check_led(self, cluster: ClusterCopy) -> None:
+        """Raises ClientError that names what cannot be read, rather than the first after a minute.
+        Of groups and queues the internal topics are needed, too."""
+        names = {topic.name for topic in cluster.topics}
+        internal = {_GROUPS_TOPIC, *([_QUEUES_TOPIC] if cluster.queue_groups else [])}
+        if missing := self._source.leaderless(names | internal):
+            shown = ", ".join(missing[:_NAMED_MAX])
+            more = len(missing) - _NAMED_MAX
+            raise ClientError(
+                f"no broker leads {shown}{f' and {more} more partitions' if more > 0 else ''}: "
+                "there is no new backup",
+                hint="start the brokers that are away: moldau doctor"
+                if internal.intersection(each.rpartition("-")[0] for each in missing)
+                else "start the brokers that are away (moldau doctor), or back up the other topics "
+                "in another place: --topic",
+            )
 
     def _check_topics(self, before: ClusterCopy) -> None:
         """Records are read by the name of a topic. Raises ClientError if one of them may be of

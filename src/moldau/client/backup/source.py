@@ -1,24 +1,27 @@
 """The cluster of a backup, as all its commands see it; and the clients of their workers."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from moldau.client.cluster_client import ClusterClient
 from moldau.client.errors import ClientError, UnreachableError
-from moldau.client.retry import Backoff, is_retriable
+from moldau.client.retry import Backoff, retry
 from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.group_offsets import GroupOffsets
 from moldau.model.backup import ClusterCopy, QueueStates
+from moldau.model.topology import NO_BROKER
 
 T = TypeVar("T")
 
 _CLIENT_SECONDS_MAX: Final = 60.0
 _BROKER_SECONDS_MAX: Final = 30.0
 """A broker that has just failed counts as alive for some seconds; leaders change meanwhile."""
+_LEADER_SECONDS_MAX: Final = 15.0
+"""Longer than an election, and than many a restart."""
 
 
 class Source(NamedTuple):
@@ -40,6 +43,21 @@ class Source(NamedTuple):
         """A topic is compacted if one of its brokers says so: each has defaults of its own, and
         compacts its own replicas. Those that are down lead nothing. Raises ClientError."""
         return _retried(self._describe)
+
+    def leaderless(self, topics: Collection[str]) -> list[str]:
+        """Partitions that nobody can read, not even after some seconds. Raises ClientError."""
+        backoff = Backoff(_LEADER_SECONDS_MAX)
+        while True:
+            found = [
+                f"{topic.name}-{each.partition}"
+                for topic in _retried(self.cluster.topology).topics
+                if topic.name in topics
+                for each in topic.partitions
+                if each.leader == NO_BROKER
+            ]
+            if not found or backoff.is_over:
+                return found
+            backoff.sleep()
 
     def queue(self, group: str, topic: str) -> QueueStates:
         """Raises ClientError."""
@@ -85,11 +103,4 @@ class Clients:
 
 
 def _retried(ask: Callable[[], T]) -> T:
-    backoff = Backoff(_BROKER_SECONDS_MAX)
-    while True:
-        try:
-            return ask()
-        except ClientError as error:
-            if not is_retriable(error) or backoff.is_over:
-                raise
-        backoff.sleep()
+    return retry(ask, seconds_max=_BROKER_SECONDS_MAX, doing="read the state of the cluster")
