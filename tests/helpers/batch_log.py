@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from fakes import Fake
-
 from moldau.client.backup.manifests import PartitionCopy
 from moldau.client.backup.stores import DirectoryStore
 from moldau.client.backup.verify import backup_batches
 from moldau.client.errors import RejectedError
+from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header, stamp
@@ -17,8 +16,11 @@ from moldau.records.record import Record, build_batch
 TIME = TimestampMs(1)
 
 
-class Log(Fake):
-    """A partition in memory; a fetch returns `limit` batches."""
+class Log(KafkaClient):
+    """A partition in memory; a fetch returns `limit` batches.
+
+    It stands for a client, and has no connections.
+    """
 
     def __init__(self, start: int = 0) -> None:
         self.batches: list[bytes] = []
@@ -49,15 +51,31 @@ class Log(Fake):
         marker = EndMarker(is_commit, 0)
         self.add(build_end_marker(ProducerId(producer), ProducerEpoch(0), marker, TIME))
 
-    def fetch(self, topic: str, partition: int, offset: int, **options: Any) -> bytes:
-        if options["bytes_max"] > 1:
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        wait_ms_max: int = 500,
+        bytes_max: int = 1 << 20,
+        read_committed: bool = False,
+    ) -> bytes:
+        if bytes_max > 1:
             self.fetched.append(offset)
         if offset < self.start or offset > self.end:
             raise RejectedError("out of range", ErrorCode.OFFSET_OUT_OF_RANGE)
         found = [each for each in self.batches if read_header(each).next_offset > offset]
         return b"".join(found[: self.limit])
 
-    def list_offset(self, topic: str, partition: int, *args: Any, **kwargs: Any) -> int:
+    def list_offset(
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int = OFFSET_EARLIEST,
+        *,
+        read_committed: bool = False,
+    ) -> int:
         return self.start
 
 

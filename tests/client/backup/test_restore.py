@@ -8,7 +8,8 @@ from fakes import Fake
 from msgspec.structs import replace
 
 from moldau.client.backup.manifests import Manifest, PartitionCopy, QueueCopy
-from moldau.client.backup.restore import SETTING, BackupRestorer, _PartitionWriter, security_parts
+from moldau.client.backup.partition_writer import PartitionWriter
+from moldau.client.backup.restore import SETTING, BackupRestorer, security_parts
 from moldau.client.backup.source import Clients, Source
 from moldau.client.errors import ClientError, RejectedError
 from moldau.metadata.security_rules import ACLS_PER_COMMAND_MAX
@@ -74,6 +75,9 @@ class Cluster(Fake):
     def list_offset(self, name: str, partition: int, *more: object) -> int:
         return self.ends.get(name, 0)
 
+    def create_topic(self, name: str, *more: object, **settings: object) -> None:
+        self.tags[name] = TAG
+
     # ---- in place of TopicSettings
 
     def __call__(self, *args: object) -> "Cluster":
@@ -105,7 +109,7 @@ def cluster_copy(*topics: TopicCopy) -> ClusterCopy:
 def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer:
     monkeypatch.setattr("moldau.client.backup.restore.TopicSettings", target)
     monkeypatch.setattr(Clients, "mine", lambda _: target)
-    monkeypatch.setattr(_PartitionWriter, "_retry", lambda _, attempt: attempt())
+    monkeypatch.setattr(PartitionWriter, "_retry", lambda _, attempt: attempt())
     manifest = Manifest(
         id="chain",
         number=3,
@@ -171,6 +175,32 @@ def test_a_queue_with_other_settings_or_another_state_is_left_and_named(
         assert made._restore_queues() == 0
         assert made.busy_queues == ["jobs"]
         assert "queue-groups" not in target.asked
+
+
+def test_what_no_topic_has_is_restored_from_a_backup_without_topics(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    target = Cluster()
+    made = restorer(target, monkeypatch)
+    users = SecurityCopy(users=(UserCopy(name="a", credentials=()),))
+    empty = replace(cluster_copy(), security=users)
+    manifest = replace(made._manifest, cluster=empty, partitions=(), queues=())
+    again = BackupRestorer(made._target, made._store, manifest)
+    assert (again.run().topics, again.run().users) == (0, 1)
+    assert target.asked.count("cluster") == 4
+
+
+def test_topics_are_released_in_parts(monkeypatch: pytest.MonkeyPatch):
+    target = Cluster()
+    made = restorer(target, monkeypatch)
+    names = [f"t{number}" for number in range(450)]
+    copies = tuple(topic(name, {}) for name in names)
+    manifest = replace(made._manifest, cluster=cluster_copy(*copies), partitions=(), queues=())
+    BackupRestorer(made._target, made._store, manifest).run()
+    released = [each.split()[1:] for each in target.asked if each.startswith("release")]
+    # First it is asked whether that is allowed.
+    assert [len(part) for part in released] == [200, 200, 50] * 2
+    assert [name for part in released[3:] for name in part] == names
 
 
 def test_topics_that_exist_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):

@@ -17,8 +17,8 @@ from moldau.client.backup.manifests import (
     Mark,
     PartitionCopy,
     QueueCopy,
+    check_files,
     delete_manifest,
-    found_segments,
     load_manifest,
     load_mark,
     make_mark,
@@ -154,16 +154,14 @@ class BackupCreator:
     def _check_files(self, manifest: Manifest) -> None:
         """An object store has no locks: another command may have deleted files meanwhile. One that
         comes later reads the manifest, and spares them."""
-        for copy in manifest.partitions:
-            there = set(found_segments(self._store, copy.topic_id, copy.partition))
-            gone = [segment for segment in copy.segments if segment not in there]
-            if gone:
-                delete_manifest(self._store, manifest.number)
-                raise ClientError(
-                    f"{self._store.place}/{gone[0].path(copy.topic_id, copy.partition)} was "
-                    "deleted while the backup was made: there is no new backup",
-                    hint="let one command at a time change a place, and repeat this one",
-                )
+        try:
+            check_files(self._store, manifest.partitions)
+        except BackupDamagedError as error:
+            delete_manifest(self._store, manifest.number)
+            raise ClientError(
+                f"{error}: it was deleted while the backup was made, and there is no new backup",
+                hint="let one command at a time change a place, and repeat this one",
+            ) from None
 
     # ---- what brokers know beside records
 

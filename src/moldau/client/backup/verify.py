@@ -84,14 +84,14 @@ class Verifier:
         self._parallel = parallel
         self._pace = pace or Pace()
         self._clients = Clients(against)
-        self._compacted = {
-            topic.name
-            for topic in manifest.cluster.topics
-            if "compact" in topic.configs.get("cleanup.policy", "")
-        }
+        self._compacted: set[str] = set()
+        """Topics of the cluster, which may have fewer records by now."""
 
     def run(self) -> list[PartitionCheck]:
         try:
+            if self._against is not None:
+                described = self._against.describe().topics
+                self._compacted = {topic.name for topic in described if topic.compacted}
             return run_all(self._check, self._manifest.partitions, self._parallel, self._pace)
         finally:
             self._clients.close()
@@ -124,7 +124,7 @@ class Verifier:
         name = self._name_of(copy.topic)
         theirs = stored_batches(self._clients.mine(), name, copy.partition, copy.start, copy.end)
         try:
-            if copy.topic in self._compacted:
+            if name in self._compacted:
                 _compare_compacted(ours, theirs)
             else:
                 _compare_batches(ours, theirs)
