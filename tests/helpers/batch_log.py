@@ -6,7 +6,7 @@ from moldau.client.backup.manifests import PartitionCopy
 from moldau.client.backup.stores import DirectoryStore
 from moldau.client.backup.verify import backup_batches
 from moldau.client.errors import RejectedError
-from moldau.client.wire.client import OFFSET_EARLIEST, KafkaClient
+from moldau.client.wire.client import OFFSET_EARLIEST, OFFSET_LATEST, KafkaClient
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header, stamp
@@ -72,11 +72,11 @@ class Log(KafkaClient):
         self,
         topic: str,
         partition: int,
-        timestamp: int = OFFSET_EARLIEST,
+        timestamp: int = OFFSET_LATEST,
         *,
         read_committed: bool = False,
     ) -> int:
-        return self.start
+        return self.start if timestamp == OFFSET_EARLIEST else self.end
 
 
 def stored(store: DirectoryStore, made: PartitionCopy) -> list[bytes]:

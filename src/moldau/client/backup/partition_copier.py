@@ -68,10 +68,30 @@ class PartitionCopier:
         self._buffer_start = 0
 
     def run(self) -> PartitionCopy:
+        start = self._take_over()
+        self._buffer_start = start
+        position = self._copy(start, self._pin.end)
+        if self._pin.compacted:
+            position = self._catch_up(position)
+        if self._buffer:
+            self._write(position)
         pin = self._pin
-        position = self._take_over()
-        self._buffer_start = position
-        for header, batch in self._read(position, pin.end):
+        end = max(pin.end, position)
+        return PartitionCopy(
+            topic=pin.topic,
+            topic_id=pin.topic_id,
+            partition=pin.partition,
+            start=pin.start,
+            end=end,
+            markers=tuple(self._markers(end)),
+            segments=tuple(self._segments),
+            last_crc=self._last_crc,
+            last_epoch=self._last_epoch,
+        )
+
+    def _copy(self, position: int, end: int) -> int:
+        """Returns where the last batch ends; the newest ones are not written yet."""
+        for header, batch in self._read(position, end):
             if not self._buffer:
                 self._buffer_start = header.base_offset
             self._note(header)
@@ -79,19 +99,19 @@ class PartitionCopier:
             position = header.next_offset
             if len(self._buffer) >= SEGMENT_BYTES:
                 self._write(position)
-        if self._buffer:
-            self._write(position)
-        return PartitionCopy(
-            topic=pin.topic,
-            topic_id=pin.topic_id,
-            partition=pin.partition,
-            start=pin.start,
-            end=max(pin.end, position),
-            markers=tuple(self._markers(max(pin.end, position))),
-            segments=tuple(self._segments),
-            last_crc=self._last_crc,
-            last_epoch=self._last_epoch,
-        )
+        return position
+
+    def _catch_up(self, position: int) -> int:
+        """While it was copied, compaction may have removed records for others that came after the
+        end: without those, the key would have none. Twice, as the first takes its time, too."""
+        place = self._pin.topic, self._pin.partition
+        for _ in range(2):
+            end = self._client.list_offset(*place, read_committed=True)
+            if end > position:
+                high_watermark = self._client.list_offset(*place)
+                self._pin = self._pin._replace(end=end, high_watermark=high_watermark)
+                position = self._copy(position, end)
+        return position
 
     def _has(self, end: int, crc: int, epoch: int) -> bool:
         """Whether the log has this batch before `end`: then it has the same before that, too."""
