@@ -121,7 +121,7 @@ def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer
             PartitionCopy(topic=name, topic_id="0f", partition=0, start=0, end=5) for name in "abc"
         ),
     )
-    source = Source(cast(Any, target), "b:1", lambda _: cast(Any, target))
+    source = Source(cast(Any, target), "b:1", lambda *_: cast(Any, target))
     return BackupRestorer(source, cast(Any, None), manifest)
 
 

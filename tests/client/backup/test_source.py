@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from moldau.client import retry
 from moldau.client.backup.source import Clients, Source
-from moldau.client.errors import ClientError, RejectedError, UnreachableError
+from moldau.client.errors import ClientError, RejectedError, TimedOutError, UnreachableError
 from moldau.model.backup import ClusterCopy, TopicCopy
 from moldau.model.errors import ErrorCode
 
@@ -20,12 +20,18 @@ class Brokers(Fake):
     def __init__(self, **compacted: str) -> None:
         self.compacted = compacted
         self.down: set[str] = set()
+        self.hung: set[str] = set()
+        """They count as alive until they were asked."""
         self.leaders = {"a": 1, "b": 1}
         self.asked: list[str] = []
 
-    def at(self, address: str) -> Any:
+    def at(self, address: str, seconds_max: float = 10.0) -> Any:
         def describe() -> ClusterCopy:
             self.asked.append(address)
+            if address in self.hung:
+                self.hung.remove(address)
+                self.down.add(address)
+                raise TimedOutError(f"no response from {address}")
             if address in self.down:
                 raise UnreachableError(f"cannot reach {address}")
             return described(self.compacted[address])
@@ -88,6 +94,10 @@ def test_a_broker_that_is_down_is_not_asked_and_one_that_does_not_respond_is_nam
     brokers.down.add("h2")
     assert not any(topic.compacted for topic in brokers.source.describe().topics)
     assert "h2" not in brokers.asked
+    brokers.hung.add("h3")
+    assert not any(topic.compacted for topic in brokers.source.describe().topics)
+    assert brokers.asked[-3:] == ["h3", "h1", "h1"]
+    brokers.down.remove("h3")
     alive = brokers.topology()
     monkeypatch.setattr(brokers, "topology", lambda: alive)
     brokers.down.add("h3")
@@ -120,7 +130,7 @@ def test_what_passes_by_itself_is_asked_again():
 
     cluster = cast(Any, SimpleNamespace(backup_queue=queue))
     with pytest.raises(RejectedError, match="AUTHORIZATION"):
-        Source(cluster, "b:1", lambda _: cluster).queue("g", "t")
+        Source(cluster, "b:1", lambda *_: cluster).queue("g", "t")
 
 
 def test_without_a_cluster_there_is_no_client():

@@ -29,8 +29,8 @@ def source_at(http: str) -> "Source":
     return Source(cluster, bootstrap, _http_at, _kafka_security(bootstrap))
 
 
-def _http_at(address: str) -> "ClusterClient":
-    return cluster_client([address], call_seconds_max=_CALL_SECONDS_MAX)
+def _http_at(address: str, seconds_max: float) -> "ClusterClient":
+    return cluster_client([address], call_seconds_max=seconds_max)
 
 
 def _kafka_security(bootstrap: str) -> "Security":

@@ -13,6 +13,7 @@ from moldau.model.errors import ErrorCode
 from moldau.records.batch import read_header
 
 _SECONDS_MAX: Final = 60.0
+"""A restored run waits for its commit."""
 
 
 class PartitionWriter:
@@ -84,7 +85,7 @@ class PartitionWriter:
                     f"{self._topic}-{self._partition} has no leader",
                     ErrorCode.LEADER_NOT_AVAILABLE,
                 )
-            self._leader = self._target.http_at(str(found.http))
+            self._leader = self._target.http_at(str(found.http), _SECONDS_MAX)
         return self._leader
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from moldau.client.cluster_client import ClusterClient
-from moldau.client.errors import ClientError, UnreachableError
+from moldau.client.errors import ClientError, TimedOutError, UnreachableError
 from moldau.client.retry import Backoff, retry
 from moldau.client.security import PLAIN_TEXT, Security
 from moldau.client.wire.client import KafkaClient
@@ -20,6 +20,8 @@ T = TypeVar("T")
 _CLIENT_SECONDS_MAX: Final = 60.0
 _BROKER_SECONDS_MAX: Final = 30.0
 """A broker that has just failed counts as alive for some seconds; leaders change meanwhile."""
+_RESPONSE_SECONDS_MAX: Final = 10.0
+"""Of one broker. If it hangs, it no longer counts as alive then."""
 _LEADER_SECONDS_MAX: Final = 15.0
 """Longer than an election, and than many a restart."""
 
@@ -29,8 +31,8 @@ class Source(NamedTuple):
 
     cluster: ClusterClient
     bootstrap: str
-    http_at: Callable[[str], ClusterClient]
-    """A client of the HTTP API of one broker."""
+    http_at: Callable[[str, float], ClusterClient]
+    """A client of the HTTP API of one broker, with the time for a response."""
     security: Security = PLAIN_TEXT
 
     def client(self) -> KafkaClient:
@@ -68,8 +70,9 @@ class Source(NamedTuple):
         for broker in self.cluster.topology().brokers:
             if broker.alive:
                 try:
-                    copies.append(self.http_at(str(broker.http)).backup_cluster())
-                except UnreachableError as error:
+                    http = self.http_at(str(broker.http), _RESPONSE_SECONDS_MAX)
+                    copies.append(http.backup_cluster())
+                except (UnreachableError, TimedOutError) as error:
                     raise UnreachableError(
                         f"broker {broker.id} does not say which topics it compacts: {error}",
                         hint="a backup needs the HTTP address of each broker that runs, as "
