@@ -29,6 +29,9 @@ class Log(KafkaClient):
         self.fetched: list[int] = []
         """From where; without single batches, by which the log is known again."""
 
+    def close(self) -> None:
+        pass
+
     def add(self, batch: bytes) -> None:
         data = bytearray(batch)
         stamp(data, 0, self.end, 1)

@@ -18,15 +18,16 @@ from moldau.client.backup.manifests import Manifest, load_manifest, manifest_num
 from moldau.client.backup.stores import DirectoryStore
 from moldau.client.kafka.admin import Admin
 from moldau.client.queue.sync_client import QueueClient
+from moldau.client.wire.client import KafkaClient
 from moldau.testing.cluster import Cluster
-from moldau.testing.waiting import wait_seconds_max
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.safety]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=3) as made:
+    with Cluster(brokers=3, settings={"LOG__COMPACTION_CHECK_MS": "100"}) as made:
         yield made
 
 
@@ -47,10 +48,11 @@ def produce(cluster: Cluster, topic: str, count: int) -> None:
     assert producer.flush(wait_seconds_max()) == 0
 
 
-def set_broker(cluster: Cluster, number: int, name: str, value: str | None) -> None:
+def set_policy(cluster: Cluster, kind: ResourceType, of: str, value: str | None) -> None:
+    name = "cleanup.policy" if kind is ResourceType.TOPIC else "log.cleanup.policy"
     how = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
     change = ConfigEntry(name, value, incremental_operation=how)
-    resource = ConfigResource(ResourceType.BROKER, str(number), incremental_configs=[change])
+    resource = ConfigResource(kind, of, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(wait_seconds_max())
@@ -84,16 +86,41 @@ def test_a_topic_that_was_made_again_is_copied_whole_and_the_old_one_kept(
 def test_each_broker_is_asked_which_topics_it_compacts(cluster: Cluster, tmp_path: Path) -> None:
     Admin(cluster.bootstrap).create_topic("by-default", partitions=1)
     words = ["--topic", "by-default"]
-    set_broker(cluster, 3, "log.cleanup.policy", "compact")
+    set_policy(cluster, ResourceType.BROKER, "3", "compact")
     try:
         create(cluster, tmp_path, *words)
         (topic,) = newest(tmp_path).cluster.topics
         assert topic.compacted
     finally:
-        set_broker(cluster, 3, "log.cleanup.policy", None)
+        set_policy(cluster, ResourceType.BROKER, "3", None)
     create(cluster, tmp_path, *words)
     (topic,) = newest(tmp_path).cluster.topics
     assert not topic.compacted
+
+
+def test_a_topic_that_was_compacted_only_between_two_backups_is_copied_whole(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    config = {"segment.bytes": "500", "min.cleanable.dirty.ratio": "0.01"}
+    Admin(cluster.bootstrap).create_topic("once", partitions=1, config=config)
+    for _ in range(10):
+        produce(cluster, "once", 10)
+    words = ["--topic", "once"]
+    create(cluster, tmp_path, *words)
+    (first,) = newest(tmp_path).partitions
+    set_policy(cluster, ResourceType.TOPIC, "once", "compact")
+    with KafkaClient(cluster.bootstrap) as client:
+        whole = len(client.fetch("once", 0, 0))
+        wait_until(lambda: len(client.fetch("once", 0, 0)) < whole, "compaction")
+        set_policy(cluster, ResourceType.TOPIC, "once", "delete")
+        produce(cluster, "once", 10)
+    create(cluster, tmp_path, *words)
+    (topic,) = newest(tmp_path).cluster.topics
+    assert topic.compacted
+    (second,) = newest(tmp_path).partitions
+    assert second.end == first.end + 10
+    assert not set(first.segments) & set(second.segments)
+    assert "whole and undamaged" in succeeding("backup", "verify", str(tmp_path))
 
 
 def test_a_backup_is_complete_while_one_broker_of_three_is_away(
@@ -113,12 +140,13 @@ def test_a_backup_is_complete_while_one_broker_of_three_is_away(
             client.send("work", b"%d" % number)
         with client.connect("workers", "work") as worker:
             assert worker.poll(1)
-    create(cluster, tmp_path)
+    words = ["--topic", "orders", "--topic", "work"]
+    create(cluster, tmp_path, *words)
     before = newest(tmp_path)
     away = cluster.brokers[3]
     away.kill()
     # It still counts as alive, and what it led gets other leaders now.
-    said = create(cluster, tmp_path)
+    said = create(cluster, tmp_path, *words)
     made = newest(tmp_path)
     assert "0 B of it new" in said, said
     assert [each.end for each in made.partitions] == [each.end for each in before.partitions]
