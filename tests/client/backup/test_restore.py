@@ -26,7 +26,7 @@ from moldau.model.backup import (
 from moldau.model.errors import ErrorCode
 from moldau.security.acl import Permission
 
-TAG = "chain/3"
+TAG = "chain/3/2"
 STATE = QueueStateCopy(partition=0, records=((b"k", b"v"),))
 QUEUE = QueueGroupCopy(
     name="jobs",
@@ -142,7 +142,8 @@ def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no
     [
         pytest.param({"a": None, "b": TAG, "c": TAG}, 4, id="it has fewer records"),
         pytest.param({"a": None, "b": TAG}, 5, id="no topic was released yet"),
-        pytest.param({"a": "x/1", "b": TAG, "c": TAG}, 5, id="of another backup"),
+        pytest.param({"a": "x/1/2", "b": TAG, "c": TAG}, 5, id="of another backup"),
+        pytest.param({"a": "chain/3/9", "b": TAG, "c": TAG}, 5, id="of a copy of the place"),
     ],
 )
 def test_a_topic_that_somebody_made_during_a_restore_is_named_and_never_deleted(

@@ -86,7 +86,8 @@ class BackupRestorer:
         """Queues that the cluster has already, and whose state is left as it is."""
         self.finished: list[str] = []
         """Topics that an earlier run has released: it was cut short in its last step."""
-        self._tag = f"{manifest.id}/{manifest.number}"
+        # Two copies of a place may both have made a backup of this number.
+        self._tag = f"{manifest.id}/{manifest.number}/{manifest.finished_ms}"
         self._clients = Clients(target)
         self._topics = [each for each in manifest.cluster.topics if options.topics(each.name)]
         names = {topic.name for topic in self._topics}
