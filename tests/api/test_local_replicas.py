@@ -1,4 +1,4 @@
-"""The lag of followers, in records."""
+"""The lag of followers, in records; and which replicas are compacted, or were."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,3 +39,16 @@ def test_lag_counts_records_and_no_control_entries(deleted, expected):
     hosted = SimpleNamespace(replica=SimpleNamespace(log=log, group=group))
     (replica,) = LocalReplicas(cast(Any, [hosted]))
     assert replica.follower_lag() == expected
+
+
+def test_a_replica_that_was_compacted_is_so_until_those_offsets_are_deleted():
+    log = SimpleNamespace(compacted_end=0, start_offset=0)
+    hosted = SimpleNamespace(replica=SimpleNamespace(log=log), is_compacted=True)
+    (replica,) = LocalReplicas(cast(Any, [hosted]))
+    assert replica.is_compacted
+    hosted.is_compacted = False
+    assert not replica.is_compacted
+    log.compacted_end = 5
+    assert replica.is_compacted
+    log.start_offset = 5
+    assert not replica.is_compacted

@@ -55,6 +55,7 @@ READ_FROM_THE_IMAGE = {
     "topics.name_of",
     "topics.all",
     "queues.known_groups",
+    "backup.cluster",
     "cluster.log_dirs",
     "appends.check",
 }

@@ -74,7 +74,7 @@ class Recorder:
         return call_later if inspect.iscoroutinefunction(real) else call
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(())
+        return iter(self.answers.get("__iter__", ()))
 
 
 class GuardedWorld:

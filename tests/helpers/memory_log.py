@@ -436,6 +436,10 @@ class MemoryLog:
     def compaction_urgency(self, request: CompactionRequest) -> float:
         return 1.0 if self._config.compact and self._compactable(request) else 0.0
 
+    @property
+    def compacted_end(self) -> Offset:
+        return self._cleaned.end
+
     def _compactable(self, request: CompactionRequest) -> int:
         """How many batches may be cleaned now; 0 if none of them is dirty."""
         limit = min(request.end_offset, self._flushed)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import confluent_kafka
 import pytest
+from backup_commands import failing, run, succeeding
 from queue_worker import CALL_SECONDS, Worker, door
 
 from moldau.client.backup.manifests import Manifest, load_manifest, manifest_numbers
@@ -302,6 +303,10 @@ def test_existing_topics_are_not_overwritten(world: World) -> None:
     done = failing("backup", "restore", str(world.place), "--http", http_of(world.target))
     assert "exists already" in done
     assert "nothing was restored" in done
+    # Nor is anything restored when a name is misspelt.
+    for misspelt in ("--topic=plane", "--rename=plane=old"):
+        words = ["--prefix", "x-", misspelt, "--http", http_of(world.target)]
+        assert "has no topic plane" in failing("backup", "restore", str(world.place), *words)
 
 
 def test_a_restore_that_was_killed_is_repeated_and_continues(world: World) -> None:
@@ -367,6 +372,13 @@ def test_a_damaged_or_missing_file_is_named_with_its_topic(world: World, tmp_pat
     data = bytearray(files[-1].read_bytes())
     data[len(data) // 2] ^= 1
     files[-1].write_bytes(data)
+    said = failing("backup", "restore", str(place), "--http", http_of(world.target))
+    assert f"{files[0].name} is missing" in said
+    (place / "manifests/000001.json").write_bytes(b"cut")
+    listed = run("backup", "list", str(place))
+    assert listed.returncode == 1
+    assert "000001.json is damaged" in listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["NUMBER", "2"]
     said = failing("backup", "verify", str(place))
     assert files[0].name in said
     assert f"{files[-1].name} is damaged" in said
@@ -380,29 +392,3 @@ def test_other_places_are_refused_with_the_reason(world: World, tmp_path: Path) 
     assert "is not a backup" in failing("backup", "restore", str(tmp_path), *http)
     target = ["--http", http_of(world.target)]
     assert "backups of cluster" in failing("backup", "create", str(world.place), *target)
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau", *words],
-        capture_output=True,
-        text=True,
-        timeout=wait_seconds_max(),
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def succeeding(*words: str) -> str:
-    """What a command reports that succeeds."""
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def failing(*words: str) -> str:
-    """The errors of a command that fails."""
-    done = run(*words)
-    assert done.returncode not in (0, 2), done.stdout
-    return done.stderr

@@ -59,6 +59,12 @@ class LocalReplica:
         return self._hosted.replica.epoch
 
     @property
+    def is_compacted(self) -> bool:
+        """By its settings here, or it was and still has offsets from then."""
+        log = self._hosted.replica.log
+        return self._hosted.is_compacted or log.compacted_end > log.start_offset
+
+    @property
     def replica_count(self) -> int:
         return len(self._hosted.replica.members.everyone)
 

@@ -168,6 +168,10 @@ class DiskLog(DiskLogState):
     def compaction_urgency(self, request: CompactionRequest) -> float:
         return self._compaction.urgency(request)
 
+    @property
+    def compacted_end(self) -> Offset:
+        return self.checkpoint.state.end
+
     def begin_compaction(self, request: CompactionRequest) -> DiskCompaction | None:
         return self._compaction.begin(request)
 

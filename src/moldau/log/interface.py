@@ -286,6 +286,12 @@ class PartitionLog(Protocol):
         """The dirty ratio of the log, more than 1 if compaction is overdue; 0: nothing to do."""
         ...
 
+    @property
+    def compacted_end(self) -> Offset:
+        """Below it, this log may lack records that were compacted away here; 0: it lacks none. A
+        log that was copied from a compacted one does not know."""
+        ...
+
     def begin_compaction(self, request: CompactionRequest) -> CompactionTask | None:
         """A compaction of all that may be compacted now, or None if it is not due.
 

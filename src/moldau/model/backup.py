@@ -22,7 +22,8 @@ class TopicCopy(Struct, frozen=True, kw_only=True):
     configs: Mapping[str, str]
     """Those that are set on the topic."""
     compacted: bool = True
-    """By its effective cleanup.policy. An older version does not say: then it may be."""
+    """A replica of the broker that responds is compacted, by the settings that apply to it there,
+    or was. In a backup: one of any broker. An older version does not say: then it may be."""
 
 
 class CredentialCopy(Struct, frozen=True, kw_only=True):

@@ -1,11 +1,11 @@
 """Users, ACLs and quotas of a backup: what comes out of one cluster goes into another."""
 
+from types import SimpleNamespace
+
 import msgspec
 from guarded_calls import GuardedWorld, outcome
 
-from moldau.metadata.config_types import ConfigSource, ConfigType
 from moldau.metadata.security import User
-from moldau.metadata.topic_configs import ConfigEntry
 from moldau.model.backup import AclCopy, ClusterCopy, ClusterToRestore, SecurityCopy
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -52,18 +52,13 @@ def test_what_lets_clients_in_comes_back_as_it_was():
     }
 
 
-def test_a_topic_is_compacted_by_what_applies_to_it_not_only_by_its_own_settings():
+def test_a_topic_is_compacted_by_what_its_replicas_here_say_not_by_its_own_settings():
     world = GuardedWorld()
-    for policy, compacted in (("delete", False), ("compact,delete", True)):
-        entry = ConfigEntry(
-            name="cleanup.policy",
-            value=policy,
-            source=ConfigSource.DEFAULT_CONFIG,
-            type=ConfigType.LIST,
-            documentation="",
-            synonyms=(),
-        )
-        world.services["configs"].answers["describe_topic"] = [entry]
+    topic_id = world.broker.image.topics["orders"].topic_id
+    for others, compacted in (([], False), ([False, False], False), ([False, True], True)):
+        world.services["replicas"].answers["__iter__"] = [
+            SimpleNamespace(topic_id=topic_id, is_compacted=each) for each in others
+        ]
         found = outcome(lambda session: session.backup.cluster(), world.session(user("root")))
         assert [topic.compacted for topic in found.topics] == [compacted]
 

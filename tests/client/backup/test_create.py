@@ -1,82 +1,24 @@
-"""What of a partition is copied: without gaps, once, and with the ends of its transactions."""
+"""What makes a backup, and what makes none: topics that change meanwhile, and what is away."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from batch_log import Log, stored
 from fakes import Fake
+from msgspec.structs import replace
 
-from moldau.client.backup.batch_source import StartMovedError, stored_batches
-from moldau.client.backup.create import _PartitionCopier, _Pin
-from moldau.client.backup.manifests import PartitionCopy
+from moldau.client.backup.create import BackupCreator, CreateOptions
+from moldau.client.backup.manifests import load_manifest, manifest_numbers
 from moldau.client.backup.stores import DirectoryStore
-from moldau.client.backup.verify import backup_batches
-from moldau.client.backup.work import Pace
-from moldau.client.errors import ClientError, RejectedError
-from moldau.model.errors import ErrorCode
-from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
-from moldau.records.batch import read_header, stamp
-from moldau.records.compact import empty_batch
-from moldau.records.control import EndMarker, build_end_marker
-from moldau.records.record import Record, build_batch
+from moldau.client.errors import ClientError, NotFoundError
+from moldau.client.wire.client import OFFSET_EARLIEST
+from moldau.model.backup import ClusterCopy, TopicCopy
 
-TIME = TimestampMs(1)
-
-
-class Log(Fake):
-    """A partition in memory; a fetch returns `limit` batches."""
-
-    def __init__(self, start: int = 0) -> None:
-        self.batches: list[bytes] = []
-        self.start = self.end = start
-        self.limit = 2
-        self.fetched: list[int] = []
-
-    def add(self, batch: bytes) -> None:
-        data = bytearray(batch)
-        stamp(data, 0, self.end, 1)
-        self.batches.append(bytes(data))
-        self.end = read_header(data).next_offset
-
-    def write(self, count: int = 1, producer: int = -1) -> None:
-        record = Record(Offset(0), TIME, b"k", b"v%d" % self.end, [])
-        options: dict[str, Any] = {}
-        if producer >= 0:
-            options = {
-                "producer_id": ProducerId(producer),
-                "producer_epoch": ProducerEpoch(0),
-                "base_sequence": 0,
-                "transactional": True,
-            }
-        self.add(build_batch([record] * count, **options))
-
-    def mark(self, producer: int, *, is_commit: bool = True) -> None:
-        marker = EndMarker(is_commit, 0)
-        self.add(build_end_marker(ProducerId(producer), ProducerEpoch(0), marker, TIME))
-
-    def fetch(self, topic: str, partition: int, offset: int, **options: Any) -> bytes:
-        self.fetched.append(offset)
-        if offset < self.start or offset > self.end:
-            raise RejectedError("out of range", ErrorCode.OFFSET_OUT_OF_RANGE)
-        found = [each for each in self.batches if read_header(each).next_offset > offset]
-        return b"".join(found[: self.limit])
-
-    def list_offset(self, topic: str, partition: int, *args: Any, **kwargs: Any) -> int:
-        return self.start
-
-
-def pin(log: Log, end: int, before: PartitionCopy | None = None, start: int = 0) -> _Pin:
-    return _Pin("t", "0f", 0, start, end, log.end, before)
-
-
-def copy(
-    store: DirectoryStore, log: Log, end: int, before: PartitionCopy | None = None, start: int = 0
-) -> PartitionCopy:
-    return _PartitionCopier(store, log, pin(log, end, before, start), Pace()).run()
-
-
-def stored(store: DirectoryStore, made: PartitionCopy) -> list[bytes]:
-    return [batch for _, batch in backup_batches(store, made)]
+pytestmark = pytest.mark.inprocess
 
 
 @pytest.fixture
@@ -84,146 +26,144 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "b")
 
 
-def test_a_second_backup_copies_only_what_is_new(store: DirectoryStore):
+class Cluster(Fake):
+    """One topic with a log; in place of the source of a backup."""
+
+    bootstrap = "b:1"
+    security = None
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.topic = TopicCopy(
+            name="t", id="0f", partitions=1, replication_factor=1, configs={}, compacted=False
+        )
+        self.unled: list[str] = []
+        self.during: Callable[[], None] = lambda: None
+        """Happens while records are copied."""
+
+    def describe(self) -> ClusterCopy:
+        return ClusterCopy(
+            cluster_id="c", version="1", feature_level=0, next_producer_id=0, topics=(self.topic,)
+        )
+
+    def leaderless(self, topics: set[str]) -> list[str]:
+        assert {"t", "__consumer_offsets"} == topics
+        return self.unled
+
+    def group_offsets(self) -> Any:
+        return nullcontext(SimpleNamespace(groups=list))
+
+    def client(self) -> Any:
+        def list_offset(*args: Any, read_committed: bool = False) -> int:
+            return self.log.start if OFFSET_EARLIEST in args else self.log.end
+
+        def fetch(*args: Any, **options: Any) -> bytes:
+            self.during()
+            return self.log.fetch(*args, **options)
+
+        return SimpleNamespace(list_offset=list_offset, fetch=fetch, close=lambda: None)
+
+    def change(self, **fields: Any) -> None:
+        self.topic = replace(self.topic, **fields)
+
+
+def create(cluster: Cluster, store: DirectoryStore) -> BackupCreator:
+    return BackupCreator(cluster, store, CreateOptions(parallel=1), new_id=lambda: "chain")
+
+
+def written(count: int) -> Log:
     log = Log()
-    for _ in range(5):
-        log.write(3)
-    first = copy(store, log, 9)
-    assert stored(store, first) == log.batches[:3]
-    log.fetched.clear()
-    second = copy(store, log, log.end, first)
-    assert stored(store, second) == log.batches
-    assert min(log.fetched) == 8, "only its last batch, to know the log again"
-
-
-def test_a_compacted_topic_is_copied_afresh(store: DirectoryStore):
-    log = Log()
-    log.write()
-    log.write()
-    first = copy(store, log, 2)
-    # Compaction removed the record and then its tombstone; the backup never had the tombstone.
-    log.batches[0] = empty_batch(Offset(0), Offset(1), Epoch(0), TIME)
-    log.write()
-    compacted = pin(log, log.end, first)._replace(compacted=True)
-    made = _PartitionCopier(store, log, compacted, Pace()).run()
-    assert stored(store, made) == log.batches
-
-
-def test_files_of_a_backup_that_was_cut_short_are_used(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("moldau.client.backup.create.SEGMENT_BYTES", 1)
-    log = Log()
-    for _ in range(6):
+    for _ in range(count):
         log.write()
-    copy(store, log, 4)
-    log.fetched.clear()
-    # Without a manifest: the files alone.
-    made = copy(store, log, 6)
-    assert stored(store, made) == log.batches
-    assert min(log.fetched) == 4
-    # One of them is damaged: it is copied again.
-    bad = store.root / made.segments[1].path("0f", 0)
-    bad.write_bytes(b"x")
-    assert stored(store, copy(store, log, 6)) == log.batches
+    return log
 
 
-def test_a_log_with_another_history_is_not_added_to_a_backup(store: DirectoryStore):
-    log, other = Log(), Log()
-    for made in (log, other):
-        made.write(2)
-    log.write()
-    first = copy(store, log, log.end)
-    assert copy(store, log, log.end, first) == first
-    # As long as the other one, and then it went on otherwise.
-    other.write(producer=7)
-    other.mark(7)
-    with pytest.raises(ClientError, match="t-0 has other records before offset 3"):
-        copy(store, other, other.end, first)
-    # Retention has deleted what could be compared.
-    other.start = 3
-    assert copy(store, other, other.end, first, start=3).start == 3
-
-
-def test_a_file_that_is_gone_is_copied_again_and_what_follows_it_used(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_that_was_made_again_is_copied_whole_also_when_it_became_longer(
+    store: DirectoryStore,
 ):
-    monkeypatch.setattr("moldau.client.backup.create.SEGMENT_BYTES", 1)
-    log = Log()
-    log.write()
-    log.write(producer=7)
-    log.write(producer=8)
-    log.mark(8)
-    stable = log.end
-    log.mark(7)
-    first = copy(store, log, stable)
-    assert first.markers == (log.batches[-1],)
-    for number in (0, 1, 3):
-        again = DirectoryStore(store.root)
-        again.delete(first.segments[number].path("0f", 0))
-        second = copy(again, log, log.end, first)
-        assert stored(again, second) == log.batches
-        assert second.markers == ()
-        assert copy(again, log, stable, first).markers == first.markers
+    cluster = Cluster(written(3))
+    (old,) = create(cluster, store).run().partitions
+    assert old.topic_id == "0f"
+    # Its first records are the same, byte for byte.
+    cluster.change(id="1f")
+    cluster.log = written(5)
+    creator = create(cluster, store)
+    (new,) = creator.run().partitions
+    assert stored(store, new) == cluster.log.batches
+    assert [segment.start for segment in new.segments] == [0]
+    assert creator.lost == []
+    assert len(stored(store, old)) == 3
 
 
-def test_markers_beyond_the_end_are_kept_for_transactions_below(store: DirectoryStore):
-    log = Log()
-    log.write(2, producer=7)
-    log.write(1, producer=8)
-    log.mark(8, is_commit=False)
-    stable = log.end
-    log.write(1, producer=9)
-    log.mark(7)
-    made = copy(store, log, stable)
-    assert made.markers == (log.batches[-1],)
-    # The marker is in the next backup, and not missing in it.
-    log.mark(9)
-    after = copy(store, log, log.end, made)
-    assert after.markers == ()
-    assert stored(store, after) == log.batches
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        pytest.param({"id": "1f"}, "topic t was deleted and made again while", id="made again"),
+        pytest.param({"compacted": True}, "topic t got the cleanup.policy compact", id="compacted"),
+    ],
+)
+def test_a_topic_that_changes_while_it_is_copied_makes_no_backup(
+    store: DirectoryStore, changed: dict[str, Any], said: str
+):
+    cluster = Cluster(written(3))
+    cluster.during = lambda: cluster.change(**changed)
+    with pytest.raises(ClientError, match=said) as refused:
+        create(cluster, store).run()
+    assert "repeat the command" in str(refused.value.hint)
+    assert manifest_numbers(store) == []
+    assert create(cluster, store).run().number == 1
 
 
-def test_a_transaction_without_an_end_is_no_backup(store: DirectoryStore):
-    log = Log()
-    log.write(1, producer=7)
-    with pytest.raises(ClientError, match="the end of a transaction is missing"):
-        copy(store, log, log.end)
+def test_a_topic_that_is_deleted_while_it_is_copied_is_said_to_be(store: DirectoryStore):
+    def gone() -> None:
+        raise NotFoundError("topic t does not exist", hint="create it: moldau topic create t")
+
+    cluster = Cluster(written(3))
+    cluster.during = gone
+    with pytest.raises(ClientError, match="t does not exist: it was deleted while") as refused:
+        create(cluster, store).run()
+    assert "topic create" not in str(refused.value.hint)
 
 
-def test_fillers_are_cut_at_the_ends_of_backups(store: DirectoryStore):
-    log = Log()
-    log.write()
-    log.add(empty_batch(Offset(1), Offset(9), Epoch(0), TIME))
-    log.write()
-    first = copy(store, log, 5)
-    assert first.segments[-1].end == 5
-    second = copy(store, log, log.end, first)
-    offsets = [read_header(batch).base_offset for batch in stored(store, second)]
-    assert offsets == [0, 1, 5, 9]
+def test_a_topic_that_was_compacted_in_between_is_copied_whole_and_once_more(store: DirectoryStore):
+    cluster = Cluster(written(3))
+    create(cluster, store).run()
+    starts = []
+    for compacted in (True, False, False):
+        cluster.change(compacted=compacted)
+        cluster.log.fetched.clear()
+        create(cluster, store).run()
+        starts.append(cluster.log.fetched[:1])
+        cluster.log.write()
+    assert starts == [[0], [0], [4]]
 
 
-def test_a_log_that_begins_inside_a_batch_is_copied_from_its_beginning(store: DirectoryStore):
-    log = Log()
-    for _ in range(3):
-        log.write(4)
-    log.start = 6
-    made = copy(store, log, log.end, start=6)
-    assert (made.start, made.segments[0].start) == (6, 4)
-    assert stored(store, made) == log.batches[1:]
+def test_what_nobody_leads_is_named_and_makes_no_backup(store: DirectoryStore):
+    cluster = Cluster(written(3))
+    cluster.unled = [f"t-{number}" for number in range(7)]
+    with pytest.raises(ClientError, match=r"no broker leads t-0, .*t-4 and 2 more") as refused:
+        create(cluster, store).run()
+    assert "--topic" in str(refused.value.hint)
+    # Without the committed offsets there is no backup of any topic.
+    cluster.unled = ["t-0", "__consumer_offsets-3"]
+    with pytest.raises(ClientError, match="__consumer_offsets-3") as refused:
+        create(cluster, store).run()
+    assert "--topic" not in str(refused.value.hint)
+    assert store.names("") == []
 
 
-def test_records_deleted_meanwhile_and_lost_offsets_are_not_a_gap():
-    log = Log()
-    log.write(4)
-    log.write(4)
-    log.start = 4
-    with pytest.raises(StartMovedError) as moved:
-        list(stored_batches(log, "t", 0, 2, 8))
-    assert moved.value.start == 4
-    log.batches[-1] = log.batches[-1][:-1]
-    with pytest.raises(ClientError, match="returns no records from offset 4"):
-        list(stored_batches(log, "t", 0, 4, 8))
-    log.start = 0
-    with pytest.raises(ClientError, match="lost offsets"):
-        list(stored_batches(log, "t", 0, 9, 12))
+def test_records_that_were_lost_are_named_and_a_damaged_list_is_not_continued(
+    store: DirectoryStore,
+):
+    cluster = Cluster(written(3))
+    create(cluster, store).run()
+    cluster.log = written(2)
+    creator = create(cluster, store)
+    creator.run()
+    assert creator.lost == ["t-0"]
+    (store.root / "manifests/000002.json").write_text("{}")
+    creator = create(cluster, store)
+    made = creator.run()
+    assert (creator.damaged, made.number) == (2, 3)
+    assert stored(store, made.partitions[0]) == cluster.log.batches
+    assert len(stored(store, load_manifest(store, 1).partitions[0])) == 3

@@ -7,9 +7,10 @@ import pytest
 from fakes import Fake
 from msgspec.structs import replace
 
-from moldau.client.backup.create import Source
 from moldau.client.backup.manifests import Manifest, PartitionCopy, QueueCopy
-from moldau.client.backup.restore import SETTING, BackupRestorer, _PartitionWriter, security_parts
+from moldau.client.backup.partition_writer import PartitionWriter
+from moldau.client.backup.restore import SETTING, BackupRestorer, security_parts
+from moldau.client.backup.source import Clients, Source
 from moldau.client.errors import ClientError, RejectedError
 from moldau.metadata.security_rules import ACLS_PER_COMMAND_MAX
 from moldau.model.backup import (
@@ -25,7 +26,7 @@ from moldau.model.backup import (
 from moldau.model.errors import ErrorCode
 from moldau.security.acl import Permission
 
-TAG = "chain/3"
+TAG = "chain/3/2"
 STATE = QueueStateCopy(partition=0, records=((b"k", b"v"),))
 QUEUE = QueueGroupCopy(
     name="jobs",
@@ -74,6 +75,9 @@ class Cluster(Fake):
     def list_offset(self, name: str, partition: int, *more: object) -> int:
         return self.ends.get(name, 0)
 
+    def create_topic(self, name: str, *more: object, **settings: object) -> None:
+        self.tags[name] = TAG
+
     # ---- in place of TopicSettings
 
     def __call__(self, *args: object) -> "Cluster":
@@ -104,8 +108,8 @@ def cluster_copy(*topics: TopicCopy) -> ClusterCopy:
 
 def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer:
     monkeypatch.setattr("moldau.client.backup.restore.TopicSettings", target)
-    monkeypatch.setattr(BackupRestorer, "_client", lambda _: target)
-    monkeypatch.setattr(_PartitionWriter, "_retry", lambda _, attempt: attempt())
+    monkeypatch.setattr(Clients, "mine", lambda _: target)
+    monkeypatch.setattr(PartitionWriter, "_retry", lambda _, attempt: attempt())
     manifest = Manifest(
         id="chain",
         number=3,
@@ -117,8 +121,8 @@ def restorer(target: Cluster, monkeypatch: pytest.MonkeyPatch) -> BackupRestorer
             PartitionCopy(topic=name, topic_id="0f", partition=0, start=0, end=5) for name in "abc"
         ),
     )
-    source = Source(cast(Any, target), "b:1")
-    return BackupRestorer(source, cast(Any, None), manifest, http_at=lambda _: target)
+    source = Source(cast(Any, target), "b:1", lambda *_: cast(Any, target))
+    return BackupRestorer(source, cast(Any, None), manifest)
 
 
 def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no_more(
@@ -138,7 +142,8 @@ def test_a_restore_cut_short_while_it_released_topics_releases_the_others_and_no
     [
         pytest.param({"a": None, "b": TAG, "c": TAG}, 4, id="it has fewer records"),
         pytest.param({"a": None, "b": TAG}, 5, id="no topic was released yet"),
-        pytest.param({"a": "x/1", "b": TAG, "c": TAG}, 5, id="of another backup"),
+        pytest.param({"a": "x/1/2", "b": TAG, "c": TAG}, 5, id="of another backup"),
+        pytest.param({"a": "chain/3/9", "b": TAG, "c": TAG}, 5, id="of a copy of the place"),
     ],
 )
 def test_a_topic_that_somebody_made_during_a_restore_is_named_and_never_deleted(
@@ -171,6 +176,32 @@ def test_a_queue_with_other_settings_or_another_state_is_left_and_named(
         assert made._restore_queues() == 0
         assert made.busy_queues == ["jobs"]
         assert "queue-groups" not in target.asked
+
+
+def test_what_no_topic_has_is_restored_from_a_backup_without_topics(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    target = Cluster()
+    made = restorer(target, monkeypatch)
+    users = SecurityCopy(users=(UserCopy(name="a", credentials=()),))
+    empty = replace(cluster_copy(), security=users)
+    manifest = replace(made._manifest, cluster=empty, partitions=(), queues=())
+    again = BackupRestorer(made._target, made._store, manifest)
+    assert (again.run().topics, again.run().users) == (0, 1)
+    assert target.asked.count("cluster") == 4
+
+
+def test_topics_are_released_in_parts(monkeypatch: pytest.MonkeyPatch):
+    target = Cluster()
+    made = restorer(target, monkeypatch)
+    names = [f"t{number}" for number in range(450)]
+    copies = tuple(topic(name, {}) for name in names)
+    manifest = replace(made._manifest, cluster=cluster_copy(*copies), partitions=(), queues=())
+    BackupRestorer(made._target, made._store, manifest).run()
+    released = [each.split()[1:] for each in target.asked if each.startswith("release")]
+    # First it is asked whether that is allowed.
+    assert [len(part) for part in released] == [200, 200, 50] * 2
+    assert [name for part in released[3:] for name in part] == names
 
 
 def test_topics_that_exist_are_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):

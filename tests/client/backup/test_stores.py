@@ -102,6 +102,21 @@ def test_the_mark_names_the_cluster_and_refuses_a_foreign_directory(
         make_mark(other, MARK)
 
 
+def test_a_place_whose_mark_is_lost_or_damaged_is_known_by_its_manifests(store: DirectoryStore):
+    save_manifest(store, manifest(1, FIRST))
+    save_manifest(store, manifest(2, FIRST))
+    store.put("manifests/000002.json", b"cut")
+    store.put("moldau-backup.json", b"{")
+    assert require_mark(store) == MARK
+    store.delete("moldau-backup.json")
+    assert require_mark(store) == MARK
+    store.put("manifests/000001.json", b"cut")
+    assert load_mark(store) is None
+    store.put("moldau-backup.json", b"{")
+    with pytest.raises(BackupDamagedError, match=r"moldau-backup.json is damaged"):
+        load_mark(store)
+
+
 def test_a_backup_of_a_newer_version_is_refused(store: DirectoryStore):
     store.put("moldau-backup.json", b'{"format": 2, "id": "i", "cluster_id": "c"}')
     with pytest.raises(ClientError, match="has format 2, this version reads 1"):
@@ -146,6 +161,12 @@ def test_a_backup_of_few_topics_never_replaces_one_of_all(store: DirectoryStore)
     save_manifest(store, replace(manifest(2, FIRST), selection=("orders*",)))
     with pytest.raises(ClientError, match=r"backups of other topics \(backup 2\)"):
         check_selection(store, ())
+    # A backup is made also when it is not known what the damaged one was of; none is deleted then.
+    store.put("manifests/000002.json", b"cut")
+    check_selection(store, ())
+    with pytest.raises(BackupDamagedError, match=r"000002.json is damaged"):
+        prune(store, 1)
+    assert manifest_numbers(store) == [1, 2]
 
 
 def test_pruning_spares_files_of_a_backup_that_is_being_made(
@@ -167,7 +188,7 @@ def test_a_backup_whose_files_another_command_deleted_is_none(store: DirectorySt
     for made in (whole, broken):
         save_manifest(store, made)
     creator._check_files(whole)
-    with pytest.raises(ClientError, match=f"{SECOND.path('0f', 0)} was deleted"):
+    with pytest.raises(ClientError, match=f"{SECOND.path('0f', 0)} is missing"):
         creator._check_files(broken)
     assert manifest_numbers(store) == [1]
 
@@ -177,6 +198,7 @@ def test_places_that_cannot_be_are_refused(tmp_path: Path):
     for place, why in (
         (str(tmp_path / "file"), "is not a directory"),
         ("ftp://host/x", "neither a directory nor"),
+        ("", "neither a directory nor"),
         ("s3://", "names no bucket"),
     ):
         with pytest.raises(ClientError, match=why):

@@ -177,6 +177,14 @@ def test_a_moved_leader_is_looked_up_again(script: Script) -> None:
     assert len(script.asked(ApiKey.METADATA)) == 3
 
 
+def test_reads_wait_for_a_leader_that_was_just_elected(script: Script) -> None:
+    with KafkaClient(script.broker.bootstrap) as client:
+        script.codes = [ErrorCode.OFFSET_NOT_AVAILABLE]
+        assert client.list_offset("known", 1) == 7
+        script.codes = [ErrorCode.OFFSET_NOT_AVAILABLE]
+        assert client.fetch("known", 1, 5) == b"batches"
+
+
 def test_a_leader_that_died_is_looked_up_again_also_for_writes(script: Script) -> None:
     with socket.socket() as bound:
         # Bound and not listening: connections are refused, and nobody else takes the port.

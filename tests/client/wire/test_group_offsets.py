@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from fakes import Fake
 
-from moldau.client.errors import RejectedError
+from moldau.client.errors import RejectedError, UnreachableError
 from moldau.client.wire.group_offsets import GroupOffsets
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.list_groups import ListedGroup, ListGroupsResponse
@@ -30,6 +30,8 @@ class Brokers(Fake):
     def __init__(self, *views: list[tuple[int, int]] | None) -> None:
         self.views = list(views)
         self.tries = 0
+        self.down: list[str] = []
+        """Until the next try."""
 
     def metadata(self, topic: str) -> MetadataResponse:
         view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
@@ -48,6 +50,9 @@ class Brokers(Fake):
         return MetadataResponse(brokers=BROKERS, topics=[found])
 
     def connection(self, host: str, port: int) -> "Brokers":
+        if host in self.down:
+            self.down.remove(host)
+            raise UnreachableError(f"cannot reach {host}")
         self.host = host
         return self
 
@@ -76,10 +81,11 @@ ALL = ["of b1", "of b2"]
 STABLE = [(1, 5), (2, 7)]
 
 
-def test_all_brokers_are_asked_once_while_nothing_changes() -> None:
-    for view in (STABLE, None):
+def test_those_that_lead_are_asked_once_while_nothing_changes() -> None:
+    # The topic is made for the first group.
+    for view, found in ((STABLE, ALL), ([(2, 5), (2, 7)], ["of b2"]), (None, [])):
         brokers = Brokers(view)
-        assert groups(brokers) == ALL
+        assert groups(brokers) == found
         assert brokers.tries == 1
 
 
@@ -96,6 +102,13 @@ def test_they_are_listed_again_after_a_change(views: list[list[tuple[int, int]]]
     brokers = Brokers(*views)
     assert groups(brokers) == ALL
     assert brokers.tries == 2
+
+
+def test_a_coordinator_that_has_just_failed_is_replaced_within_seconds() -> None:
+    brokers = Brokers(STABLE)
+    brokers.down = ["b1", "b2"]
+    assert groups(brokers) == ALL
+    assert brokers.tries == 3
 
 
 def test_a_partition_without_a_leader_is_an_error() -> None:

@@ -39,6 +39,20 @@ def test_the_dirty_share_decides_when() -> None:
     assert clean(log) is not None
 
 
+def test_a_log_knows_up_to_where_it_was_compacted_also_when_it_no_longer_is() -> None:
+    disk, log = on_disk()
+    for number in range(8):
+        write(log, ("key", f"value-{number}" * 50))
+    flush(log)
+    assert log.compacted_end == 0
+    assert clean(log) is not None
+    end = log.compacted_end
+    assert 0 < end < log.end_offset
+    log.close()
+    log = open_disk_log(disk, "log", replace(CONFIG, compact=False))
+    assert log.compacted_end == end
+
+
 def test_records_wait_no_longer_than_the_largest_lag() -> None:
     config = LogConfig(
         segment_bytes_max=200, compact=True, dirty_ratio_min=1.0, compaction_lag_ms_max=5000

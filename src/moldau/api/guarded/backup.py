@@ -53,13 +53,16 @@ class GuardedBackup:
         """Topics, queue groups, users, ACLs and quotas."""
         self._guard.check("backup.cluster", _CLUSTER)
         image = self._broker.image
+        compacted = {each.topic_id for each in self._broker.replicas if each.is_compacted}
         return ClusterCopy(
             cluster_id=image.cluster_id,
             version=__version__,
             feature_level=image.feature_level,
             next_producer_id=image.next_producer_id,
             topics=tuple(
-                self._topic_copy(topic) for topic in image.topics.values() if not topic.internal
+                _topic_copy(topic, topic.topic_id in compacted)
+                for topic in image.topics.values()
+                if not topic.internal
             ),
             queue_groups=tuple(map(_queue_group_copy, image.queue_groups.values())),
             security=SecurityCopy(
@@ -147,27 +150,22 @@ class GuardedBackup:
         )
         await self._broker.queue_copies.define(wanted.name, wanted.topics, settings)
 
-    def _topic_copy(self, topic: Topic) -> TopicCopy:
-        # The policy may also be a default of the broker or of the cluster.
-        policy = [
-            entry.value or ""
-            for entry in self._broker.configs.describe_topic(topic)
-            if entry.name == "cleanup.policy"
-        ]
-        return TopicCopy(
-            name=topic.name,
-            id=topic.topic_id.hex(),
-            partitions=len(topic.partitions),
-            replication_factor=max(len(partition.replicas) for partition in topic.partitions),
-            configs=topic.configs,
-            compacted=not policy or any("compact" in value for value in policy),
-        )
-
     def _topic(self, name: str) -> Topic:
         topic = self._broker.image.topic(name)
         if topic is None:
             raise unknown_topic(name)
         return topic
+
+
+def _topic_copy(topic: Topic, compacted: bool) -> TopicCopy:
+    return TopicCopy(
+        name=topic.name,
+        id=topic.topic_id.hex(),
+        partitions=len(topic.partitions),
+        replication_factor=max(len(partition.replicas) for partition in topic.partitions),
+        configs=topic.configs,
+        compacted=compacted,
+    )
 
 
 def _queue_group_copy(group: QueueGroup) -> QueueGroupCopy:

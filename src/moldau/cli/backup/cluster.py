@@ -6,7 +6,7 @@ from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import current_security
 
 if TYPE_CHECKING:
-    from moldau.client.backup.create import Source
+    from moldau.client.backup.source import Source
     from moldau.client.cluster_client import ClusterClient
     from moldau.client.security import Security
 
@@ -16,7 +16,7 @@ _CALL_SECONDS_MAX = 60.0
 
 def source_at(http: str) -> "Source":
     """Raises ClientError."""
-    from moldau.client.backup.create import Source
+    from moldau.client.backup.source import Source
 
     cluster = cluster_client(http.split(","), call_seconds_max=_CALL_SECONDS_MAX)
     topology = cluster.topology()
@@ -26,11 +26,11 @@ def source_at(http: str) -> "Source":
         list(dict.fromkeys([*http.split(","), *others])), call_seconds_max=_CALL_SECONDS_MAX
     )
     bootstrap = ",".join(addresses)
-    return Source(cluster, bootstrap, _kafka_security(bootstrap))
+    return Source(cluster, bootstrap, _http_at, _kafka_security(bootstrap))
 
 
-def http_at(address: str) -> "ClusterClient":
-    return cluster_client([address], call_seconds_max=_CALL_SECONDS_MAX)
+def _http_at(address: str, seconds_max: float) -> "ClusterClient":
+    return cluster_client([address], call_seconds_max=seconds_max)
 
 
 def _kafka_security(bootstrap: str) -> "Security":

@@ -1,56 +1,42 @@
 """The commands of `moldau backup`."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from moldau.cli.backup.names import names_options, new_names, topic_filter, topics_option
+from moldau.cli.backup.names import (
+    check_chosen,
+    names_options,
+    new_names,
+    topic_filter,
+    topics_option,
+    unmatched,
+)
+from moldau.cli.backup.options import (
+    chosen_manifest,
+    number_option,
+    parallel_option,
+    place_argument,
+    progress,
+    quiet_option,
+    rate_option,
+)
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.cluster.topology import http_option
 from moldau.cli.errors import CommandError, ExitCode
-from moldau.cli.options import Integer, Number, output_option, yes_option
+from moldau.cli.options import Integer, output_option, yes_option
 from moldau.cli.output import (
     confirm,
     counted,
     emit_rows,
     format_bytes,
-    progress_bar,
     say,
 )
 
 if TYPE_CHECKING:
-    from moldau.client.backup.manifests import Manifest
+    from moldau.client.backup.manifests import Manifest, PartitionCopy
     from moldau.client.backup.stores import BackupStore
-    from moldau.client.backup.work import Pace
-
-_MIB = 1024 * 1024
-
-_place = click.argument("place", metavar="DIR|s3://BUCKET/PREFIX")
-_number = click.option(
-    "--number",
-    type=Integer(1),
-    metavar="N",
-    help="The backup of this number.  [default: the newest]",
-)
-_parallel = click.option(
-    "--parallel",
-    type=Integer(1, 64),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Partitions at a time; each needs some 40 MiB of memory.",
-)
-_rate = click.option(
-    "--mib-per-second",
-    "rate",
-    type=Number(min=0.01),
-    metavar="N",
-    help="Slow down to this rate, so that other clients are not.",
-)
-_quiet = click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 
 
 @click.group(
@@ -78,15 +64,15 @@ def backup() -> None:
         "moldau backup create /backups/orders --topic 'orders*' --keep 7",
     ),
 )
-@_place
+@place_argument
 @topics_option
 @click.option("--no-security", is_flag=True, help="Without users, ACLs and quotas.")
 @click.option(
     "--keep", type=Integer(1), metavar="N", help="Then delete all but the newest N backups."
 )
-@_parallel
-@_rate
-@_quiet
+@parallel_option
+@rate_option
+@quiet_option
 @http_option
 def create(
     place: str,
@@ -120,7 +106,7 @@ def create(
     if keep is not None:
         check_selection(store, selection)
     began = time.monotonic()
-    with _progress("backup", rate, quiet) as (pace, plan):
+    with progress("backup", rate, quiet) as (pace, plan):
         creator = BackupCreator(
             source_at(http),
             store,
@@ -131,13 +117,24 @@ def create(
         )
         made = creator.run()
     seconds = max(time.monotonic() - began, 0.001)
+    for pattern in unmatched(topics, [topic.name for topic in made.cluster.topics]):
+        say(f"note: the cluster has no topic {pattern}")
+    if creator.damaged:
+        say(f"note: the list of backup {creator.damaged} is damaged, and was not continued from")
+    for partition in creator.lost:
+        say(
+            f"note: {partition} no longer has the records of the last backup, and was copied "
+            "whole; only earlier backups have what it lost"
+        )
     say(
         f"backup {made.number} in {store.place}: {counted(len(made.cluster.topics), 'topic')}, "
         f"{counted(len(made.partitions), 'partition')}, {counted(made.offsets, 'offset')}, "
         f"{format_bytes(made.size)}; {format_bytes(pace.bytes)} of it new, in {seconds:.1f} s "
         f"({format_bytes(pace.bytes / seconds)}/s)"
     )
-    if keep is not None:
+    if keep is not None and creator.lost:
+        say("note: no backup was deleted; do that by hand: moldau backup prune")
+    elif keep is not None:
         _prune(store, keep)
 
 
@@ -149,23 +146,33 @@ def create(
         "moldau backup list s3://company-backups/main -o json",
     ),
 )
-@_place
+@place_argument
 @click.option("--topics", is_flag=True, help="The topics of a backup instead.")
-@_number
+@number_option
 @output_option
 def list_backups(place: str, topics: bool, number: int | None, output: str) -> None:
     """List the backups in a place, or the topics of one."""
-    from moldau.client.backup.manifests import load_manifest, manifest_numbers, require_mark
+    from moldau.client.backup.manifests import (
+        BackupDamagedError,
+        load_manifest,
+        manifest_numbers,
+        require_mark,
+    )
     from moldau.client.backup.stores import open_store
 
     store = open_store(place)
     if topics:
-        emit_rows(_topic_rows(_manifest(store, number)), output, name="topic")
+        emit_rows(_topic_rows(chosen_manifest(store, number)), output, name="topic")
         return
     require_mark(store)
     rows: list[dict[str, Any]] = []
+    damaged: list[BackupDamagedError] = []
     for each in manifest_numbers(store):
-        found = load_manifest(store, each)
+        try:
+            found = load_manifest(store, each)
+        except BackupDamagedError as error:
+            damaged.append(error)
+            continue
         taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.started_ms / 1000))
         rows.append(
             {
@@ -186,12 +193,17 @@ def list_backups(place: str, topics: bool, number: int | None, output: str) -> N
         name="number",
         if_empty="no finished backup; one that was cut short continues with: moldau backup create",
     )
+    if damaged:
+        raise damaged[0]
 
 
 def _topic_rows(manifest: "Manifest") -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    partitions: dict[str, list[PartitionCopy]] = {}
+    for each in manifest.partitions:
+        partitions.setdefault(each.topic, []).append(each)
     for topic in manifest.cluster.topics:
-        copies = [each for each in manifest.partitions if each.topic == topic.name]
+        copies = partitions.get(topic.name, [])
         rows.append(
             {
                 "topic": topic.name,
@@ -211,14 +223,14 @@ def _topic_rows(manifest: "Manifest") -> list[dict[str, Any]]:
         "moldau backup verify /backups/main --against --http new-cluster.example:8080",
     ),
 )
-@_place
-@_number
+@place_argument
+@number_option
 @click.option(
     "--against", is_flag=True, help="Compare with the records of the cluster at --http, too."
 )
 @names_options
-@_parallel
-@_quiet
+@parallel_option
+@quiet_option
 @output_option
 @http_option
 def verify(
@@ -242,9 +254,10 @@ def verify(
 
     names = new_names(prefix, renames)
     store = open_store(place)
-    manifest = _manifest(store, number)
+    manifest = chosen_manifest(store, number)
+    check_chosen(manifest, renames=renames)
     source = source_at(http) if against else None
-    with _progress("verify", None, quiet) as (pace, plan):
+    with progress("verify", None, quiet) as (pace, plan):
         plan(manifest.offsets)
         checker = Verifier(
             store, manifest, against=source, name_of=names, parallel=parallel, pace=pace
@@ -279,8 +292,8 @@ def verify(
         "moldau backup restore s3://company-backups/main --number 3 --prefix old-",
     ),
 )
-@_place
-@_number
+@place_argument
+@number_option
 @topics_option
 @names_options
 @click.option("--no-groups", is_flag=True, help="Without the committed offsets of groups.")
@@ -292,9 +305,9 @@ def verify(
     metavar="N",
     help="Of the restored topics.  [default: as it was, or the number of brokers]",
 )
-@_parallel
-@_rate
-@_quiet
+@parallel_option
+@rate_option
+@quiet_option
 @http_option
 def restore(
     place: str,
@@ -316,13 +329,14 @@ def restore(
     Topics that exist are never changed. Users, ACLs and quotas are restored with whole backups
     only, not with --topic. Cut short, the same command continues.
     """
-    from moldau.cli.backup.cluster import http_at, source_at
+    from moldau.cli.backup.cluster import source_at
     from moldau.client.backup.restore import BackupRestorer, RestoreOptions
     from moldau.client.backup.stores import open_store
 
     names = new_names(prefix, renames)
     store = open_store(place)
-    manifest = _manifest(store, number)
+    manifest = chosen_manifest(store, number)
+    check_chosen(manifest, topics, renames)
     is_renamed = bool(prefix or renames)
     options = RestoreOptions(
         topics=topic_filter(topics),
@@ -334,10 +348,8 @@ def restore(
         replication_factor=replication_factor or 0,
     )
     began = time.monotonic()
-    with _progress("restore", rate, quiet) as (pace, plan):
-        restorer = BackupRestorer(
-            source_at(http), store, manifest, options, http_at=http_at, pace=pace
-        )
+    with progress("restore", rate, quiet) as (pace, plan):
+        restorer = BackupRestorer(source_at(http), store, manifest, options, pace=pace)
         restorer.check()
         plan(restorer.offsets)
         done = restorer.run()
@@ -382,7 +394,7 @@ def restore(
         "moldau backup prune s3://company-backups/main --keep 30 -y",
     ),
 )
-@_place
+@place_argument
 @click.option("--keep", type=Integer(1), required=True, metavar="N", help="The newest N backups.")
 @yes_option
 def prune(place: str, keep: int, yes: bool) -> None:
@@ -406,40 +418,3 @@ def _prune(store: "BackupStore", keep: int) -> None:
         f"deleted {counted(len(pruned.backups), 'old backup')} and "
         f"{counted(pruned.files, 'file')} that no other needs"
     )
-
-
-def _manifest(store: "BackupStore", number: int | None) -> "Manifest":
-    """Raises ClientError."""
-    from moldau.client.backup.manifests import load_manifest, manifest_numbers, require_mark
-
-    require_mark(store)
-    numbers = manifest_numbers(store)
-    if not numbers:
-        raise CommandError(
-            f"{store.place} has no finished backup: the first one was cut short",
-            hint=f"continue it: moldau backup create {store.place}",
-        )
-    if number is not None and number not in numbers:
-        raise CommandError(
-            f"{store.place} has no backup {number}",
-            hint=f"list them: moldau backup list {store.place}",
-            code=ExitCode.NOT_FOUND,
-        )
-    return load_manifest(store, number or numbers[-1])
-
-
-@contextmanager
-def _progress(title: str, rate: float | None, quiet: bool) -> "Iterator[tuple[Pace, Any]]":
-    """The pace of the workers, and a function that gets the number of offsets to do."""
-    from contextlib import ExitStack
-
-    from moldau.client.backup.work import Pace
-
-    with ExitStack() as stack:
-        shown: list[Any] = []
-
-        def plan(offsets: int) -> None:
-            shown.append(stack.enter_context(progress_bar(title, offsets, quiet)))
-
-        pace = Pace((rate or 0.0) * _MIB, lambda offsets: shown[-1](offsets) if shown else None)
-        yield pace, plan

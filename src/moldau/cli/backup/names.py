@@ -1,12 +1,15 @@
 """Options that choose topics of a backup, and the names they get in another cluster."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from moldau.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from moldau.client.backup.manifests import Manifest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,6 +40,26 @@ def names_options(function: _F) -> _F:
 def topic_filter(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Whether a topic is chosen; without patterns each is."""
     return lambda name: not patterns or any(fnmatchcase(name, each) for each in patterns)
+
+
+def unmatched(patterns: Sequence[str], names: Collection[str]) -> list[str]:
+    """Those of --topic that choose nothing: they may be misspelt."""
+    return [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
+
+
+def check_chosen(
+    manifest: "Manifest", patterns: Sequence[str] = (), renames: Sequence[str] = ()
+) -> None:
+    """Raises CommandError for a --topic or --rename that is about no topic of the backup."""
+    names = {topic.name for topic in manifest.cluster.topics}
+    missing = unmatched(patterns, names)
+    missing += [old for each in renames if (old := each.partition("=")[0]) not in names]
+    if missing:
+        raise CommandError(
+            f"backup {manifest.number} has no topic {missing[0]}",
+            hint="list its topics: moldau backup list DIR --topics",
+            code=ExitCode.NOT_FOUND,
+        )
 
 
 def new_names(prefix: str, renames: Sequence[str]) -> Callable[[str], str]:

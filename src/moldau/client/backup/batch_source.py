@@ -10,7 +10,7 @@ from moldau.model.ids import Offset
 from moldau.records.batch import HEADER_BYTES, BatchFormatError, BatchHeader, read_header
 from moldau.records.compact import is_filler, split_empty
 
-_FETCH_BYTES: Final = 4 * 1024 * 1024
+FETCH_BYTES: Final = 4 * 1024 * 1024
 _TRIES_MAX: Final = 20
 
 StoredBatch = tuple[BatchHeader, bytes]
@@ -25,18 +25,25 @@ class StartMovedError(ClientError):
 
 
 def stored_batches(
-    client: KafkaClient, topic: str, partition: int, start: int, end: int
+    client: KafkaClient,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    bytes_max: int = FETCH_BYTES,
 ) -> Iterator[StoredBatch]:
     """All batches with offsets from `start` to before `end`, all of which are committed.
 
     The first may begin before `start`. Batches are as compaction leaves them: it may divide or
-    merge only those without records, of which parts are returned. Raises StartMovedError.
+    merge only those without records, of which parts are returned. Each fetch returns about
+    `bytes_max`, and at least a batch. Raises StartMovedError.
     """
     is_first = True
     tries = 0
     while start < end:
         try:
-            data = client.fetch(topic, partition, start, bytes_max=_FETCH_BYTES)
+            data = client.fetch(topic, partition, start, bytes_max=bytes_max)
         except RejectedError as error:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise

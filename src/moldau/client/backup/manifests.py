@@ -9,6 +9,8 @@ A manifest names all files that its backup needs, also those that earlier backup
 complete by itself, and an old one can be deleted with the files that no other one names.
 """
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -69,6 +71,8 @@ class PartitionCopy(Struct, frozen=True, kw_only=True):
     """The first may begin before `start`: with the batch that has it."""
     last_crc: int = -1
     """Of the batch before `end`, by which the next backup knows the log again; -1: of none."""
+    last_epoch: int = -1
+    """Its leader epoch. An older version does not say."""
 
     @property
     def size(self) -> int:
@@ -116,10 +120,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
 def load_mark(store: BackupStore) -> Mark | None:
     """None if there is no backup. Raises BackupDamagedError."""
     try:
-        data = store.get(_MARK_PATH)
-    except NotFoundError:
+        mark = _decoded(store.get(_MARK_PATH), Mark, f"{store.place}/{_MARK_PATH}")
+    except (NotFoundError, BackupDamagedError) as error:
+        # Manifests say the same: no backup is lost with it.
+        for number in reversed(manifest_numbers(store)):
+            with suppress(BackupDamagedError):
+                found = load_manifest(store, number)
+                return Mark(format=FORMAT, id=found.id, cluster_id=found.cluster.cluster_id)
+        if isinstance(error, BackupDamagedError):
+            raise
         return None
-    mark = _decoded(data, Mark, f"{store.place}/{_MARK_PATH}")
     _check_format(mark.format, store)
     return mark
 
@@ -160,7 +170,8 @@ def load_manifest(store: BackupStore, number: int) -> Manifest:
     if head != _head_of(body):
         raise BackupDamagedError(
             f"{store.place}/{path} is damaged: checksum mismatch",
-            hint="restore an earlier backup: moldau backup list",
+            hint="the other backups do not need it: moldau backup list · delete that file when one "
+            "of them, or a new one, is enough",
         )
     manifest = _decoded(body, Manifest, path)
     _check_format(manifest.format, store)
@@ -192,6 +203,15 @@ def found_segments(store: BackupStore, topic_id: str, partition: int) -> list[Se
     )
 
 
+def check_files(store: BackupStore, copies: Iterable[PartitionCopy]) -> None:
+    """Raises BackupDamagedError if a file is missing. They are not read."""
+    for copy in copies:
+        there = set(found_segments(store, copy.topic_id, copy.partition)) if copy.segments else ()
+        for segment in copy.segments:
+            if segment not in there:
+                raise _missing(store, copy, segment)
+
+
 def data_paths(store: BackupStore) -> list[str]:
     """All files of batches."""
     return [
@@ -208,14 +228,19 @@ def read_segment(store: BackupStore, copy: PartitionCopy, segment: Segment) -> b
     try:
         data = store.get(path)
     except NotFoundError:
-        raise BackupDamagedError(
-            f"{store.place}/{path} is missing ({copy.topic}-{copy.partition})", hint=_DAMAGED_HINT
-        ) from None
+        raise _missing(store, copy, segment) from None
     if len(data) != segment.size or crc32c(data) != segment.crc:
         raise BackupDamagedError(
             f"{store.place}/{path} is damaged ({copy.topic}-{copy.partition})", hint=_DAMAGED_HINT
         )
     return data
+
+
+def _missing(store: BackupStore, copy: PartitionCopy, segment: Segment) -> BackupDamagedError:
+    path = segment.path(copy.topic_id, copy.partition)
+    return BackupDamagedError(
+        f"{store.place}/{path} is missing ({copy.topic}-{copy.partition})", hint=_DAMAGED_HINT
+    )
 
 
 _DAMAGED_HINT: Final = (

@@ -1,9 +1,11 @@
 """Deletes old backups, and the files that no other one needs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from moldau.client.backup.manifests import (
+    BackupDamagedError,
     data_paths,
     delete_manifest,
     load_manifest,
@@ -23,12 +25,14 @@ def check_selection(store: BackupStore, selection: Sequence[str]) -> None:
     """Raises ClientError if there are backups of other topics: keeping the newest ones would delete
     a backup of all topics for one of a few."""
     for number in manifest_numbers(store):
-        if load_manifest(store, number).selection != tuple(selection):
-            raise ClientError(
-                f"{store.place} has backups of other topics (backup {number}), which --keep would "
-                "delete, too: no backup was made",
-                hint="choose a directory for each selection of topics, or leave out --keep",
-            )
+        # Of a damaged one nothing is known: `prune` stops at it, after the backup.
+        with suppress(BackupDamagedError):
+            if load_manifest(store, number).selection != tuple(selection):
+                raise ClientError(
+                    f"{store.place} has backups of other topics (backup {number}), which --keep "
+                    "would delete, too: no backup was made",
+                    hint="choose a directory for each selection of topics, or leave out --keep",
+                )
 
 
 def prune(store: BackupStore, keep: int) -> Pruned:

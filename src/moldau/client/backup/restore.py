@@ -5,31 +5,28 @@ the end, producers are refused and nothing is deleted. A restore that was cut sh
 continues at the end of each partition.
 """
 
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from moldau.client.backup.create import Source
-from moldau.client.backup.manifests import Manifest, PartitionCopy
+from moldau.client.backup.manifests import Manifest, PartitionCopy, check_files
+from moldau.client.backup.partition_writer import PartitionWriter
+from moldau.client.backup.source import Clients, Source
 from moldau.client.backup.stores import BackupStore
 from moldau.client.backup.verify import backup_batches
 from moldau.client.backup.work import PARALLEL_DEFAULT, Pace, run_all
-from moldau.client.cluster_client import ClusterClient
-from moldau.client.errors import ClientError, RejectedError, UnreachableError
-from moldau.client.retry import Backoff, is_retriable
-from moldau.client.wire.client import KafkaClient
-from moldau.client.wire.group_offsets import CommittedOffset, GroupOffsets
+from moldau.client.errors import ClientError, RejectedError
+from moldau.client.wire.group_offsets import CommittedOffset
 from moldau.client.wire.topic_settings import TopicSettings
 from moldau.model.backup import (
     ClusterToRestore,
     QueueToRestore,
     SecurityCopy,
-    StartToRestore,
 )
 from moldau.model.errors import ErrorCode
-from moldau.records.batch import read_header, stamp
+from moldau.records.batch import stamp
 from moldau.security.acl import Permission
 
 T = TypeVar("T")
@@ -39,7 +36,6 @@ _ITEMS_MAX: Final = 200
 """Users, ACLs or quotas of one request: a broker commits users one by one, within a minute."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
 """Of one request; the broker keeps some of them in memory."""
-_SECONDS_MAX: Final = 60.0
 _IN_USE: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _RETENTION_MS_DEFAULT: Final = 7 * 24 * 60 * 60 * 1000
 
@@ -68,7 +64,7 @@ class RestoreSummary(NamedTuple):
 
 
 class BackupRestorer:
-    """One restore; `leader_http` makes a client of the HTTP API of one broker."""
+    """One restore."""
 
     def __init__(
         self,
@@ -77,14 +73,12 @@ class BackupRestorer:
         manifest: Manifest,
         options: RestoreOptions = RestoreOptions(),  # noqa: B008 - immutable
         *,
-        http_at: Callable[[str], ClusterClient],
         pace: Pace | None = None,
     ) -> None:
         self._target = target
         self._store = store
         self._manifest = manifest
         self._options = options
-        self._http_at = http_at
         self._pace = pace or Pace(options.bytes_per_second)
         self.busy_groups: list[str] = []
         """Groups with members, whose offsets are left as they are."""
@@ -92,9 +86,9 @@ class BackupRestorer:
         """Queues that the cluster has already, and whose state is left as it is."""
         self.finished: list[str] = []
         """Topics that an earlier run has released: it was cut short in its last step."""
-        self._tag = f"{manifest.id}/{manifest.number}"
-        self._clients = threading.local()
-        self._opened: list[KafkaClient] = []
+        # Two copies of a place may both have made a backup of this number.
+        self._tag = f"{manifest.id}/{manifest.number}/{manifest.finished_ms}"
+        self._clients = Clients(target)
         self._topics = [each for each in manifest.cluster.topics if options.topics(each.name)]
         names = {topic.name for topic in self._topics}
         self._partitions = [each for each in manifest.partitions if each.topic in names]
@@ -107,14 +101,16 @@ class BackupRestorer:
 
     def check(self) -> None:
         """Raises ClientError if the cluster has one of the topics already."""
-        if not self._topics:
+        if not self._topics and self._manifest.cluster.topics:
             raise ClientError(
                 "the backup has no such topic", hint="see: moldau backup list DIR --topics"
             )
         names = [self._options.name_of(topic.name) for topic in self._topics]
-        twice = {name for name in names if names.count(name) > 1}
+        twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise ClientError(f"two topics would be restored as {min(twice)}")
+        # Rather than after hours.
+        check_files(self._store, self._partitions)
         existing = {topic.name: topic for topic in self._target.cluster.backup_cluster().topics}
         tags = {name: existing[name].configs.get(SETTING) for name in names if name in existing}
         others = {name: tag for name, tag in tags.items() if tag != self._tag}
@@ -144,7 +140,7 @@ class BackupRestorer:
                 continue
             end = copy.end + len(copy.markers)
             is_ours = is_all_there and others[name] is None
-            if not is_ours or self._client().list_offset(name, copy.partition) < end:
+            if not is_ours or self._clients.mine().list_offset(name, copy.partition) < end:
                 raise ClientError(
                     f"this restore is partly finished, but topic {name} is not of it",
                     hint="somebody else made it meanwhile: repeat the command with --topic for "
@@ -158,8 +154,7 @@ class BackupRestorer:
             self.check()
             return self._run()
         finally:
-            for client in self._opened:
-                client.close()
+            self._clients.close()
 
     def _run(self) -> RestoreSummary:
         manifest, options, target = self._manifest, self._options, self._target
@@ -167,7 +162,7 @@ class BackupRestorer:
         if self.finished:
             # Groups, queues and users came before; by now clients may have changed them.
             with TopicSettings(target.bootstrap, target.security) as settings:
-                settings.delete([each for each in names if each not in self.finished], SETTING)
+                _release(settings, [each for each in names if each not in self.finished])
             return self._summary()
         # First, so that no new producer has the id of one in the restored batches.
         first = manifest.cluster.next_producer_id
@@ -180,11 +175,11 @@ class BackupRestorer:
         with TopicSettings(target.bootstrap, target.security) as settings:
             # Connected, and known to be allowed, before users are restored: one of them may be the
             # user of this command, with another password.
-            settings.delete(names, SETTING, validate_only=True)
+            _release(settings, names, validate_only=True)
             for part in security_parts(security, _user_of(target)):
                 wanted = ClusterToRestore(producer_id_min=first, security=part)
                 target.cluster.restore("cluster", wanted)
-            settings.delete(names, SETTING)
+            _release(settings, names)
         return self._summary(groups, queues, len(security.users))
 
     def _summary(self, groups: int = 0, queues: int = 0, users: int = 0) -> RestoreSummary:
@@ -213,7 +208,7 @@ class BackupRestorer:
     def _create_topics(self) -> None:
         brokers = len(self._target.cluster.topology().brokers)
         existing = {topic.name for topic in self._target.cluster.backup_cluster().topics}
-        client = self._client()
+        client = self._clients.mine()
         for topic in self._topics:
             name = self._options.name_of(topic.name)
             if name in existing:
@@ -228,7 +223,7 @@ class BackupRestorer:
 
     def _restore_partition(self, copy: PartitionCopy) -> None:
         name = self._options.name_of(copy.topic)
-        writer = _PartitionWriter(self._target, self._client(), copy.partition, name, self._http_at)
+        writer = PartitionWriter(self._target, self._clients.mine(), copy.partition, name)
         end = writer.end()
         self._pace.add(0, min(end, copy.end) - min(copy.start, end))
         run = bytearray()
@@ -254,19 +249,11 @@ class BackupRestorer:
         if copy.start > 0:
             writer.trim(copy.start)
 
-    def _client(self) -> KafkaClient:
-        found: KafkaClient | None = self._clients.__dict__.get("client")
-        if found is None:
-            found = self._target.client()
-            self._clients.client = found
-            self._opened.append(found)
-        return found
-
     # ---- what refers to offsets
 
     def _restore_groups(self) -> int:
         restored = 0
-        with GroupOffsets(self._target.bootstrap, self._target.security) as admin:
+        with self._target.group_offsets() as admin:
             for group in self._manifest.groups:
                 offsets = [
                     CommittedOffset(
@@ -321,9 +308,7 @@ class BackupRestorer:
                 topic = self._options.name_of(queue.topic)
                 end = self._ends[queue.topic, state.partition]
                 wanted = QueueToRestore(group=group, topic=topic, state=state, end=end)
-                writer = _PartitionWriter(
-                    self._target, self._client(), state.partition, topic, self._http_at
-                )
+                writer = PartitionWriter(self._target, self._clients.mine(), state.partition, topic)
                 try:
                     writer.put_queue(wanted)
                 except RejectedError as error:
@@ -331,6 +316,12 @@ class BackupRestorer:
                         raise
                     return False
         return True
+
+
+def _release(settings: TopicSettings, names: Sequence[str], *, validate_only: bool = False) -> None:
+    """In parts: a broker commits topics one by one, and a request must end in time."""
+    for part in _pieces(names):
+        settings.delete(part, SETTING, validate_only=validate_only)
 
 
 def security_parts(security: SecurityCopy, own: str | None) -> Iterator[SecurityCopy]:
@@ -353,86 +344,3 @@ def _pieces(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
 def _user_of(target: Source) -> str | None:
     sasl = target.security.sasl
     return None if sasl is None else sasl.username
-
-
-class _PartitionWriter:
-    """Requests to the leader of a partition, wherever it is."""
-
-    def __init__(
-        self,
-        target: Source,
-        client: KafkaClient,
-        partition: int,
-        topic: str,
-        http_at: Callable[[str], ClusterClient],
-    ) -> None:
-        self._target = target
-        self._client = client
-        self._topic = topic
-        self._partition = partition
-        self._http_at = http_at
-        self._leader: ClusterClient | None = None
-
-    def end(self) -> int:
-        """Where the log ends."""
-        return self._client.list_offset(self._topic, self._partition)
-
-    def append(self, offset: int, run: bytes) -> None:
-        """Returns when the batches are committed, by this or an earlier attempt."""
-
-        def attempt() -> None:
-            known = self.end()
-            rest = run if known <= offset else _from(run, known)
-            if rest:
-                http = self._at_leader()
-                http.restore_batches(self._topic, self._partition, max(known, offset), rest)
-
-        self._retry(attempt)
-
-    def put_queue(self, wanted: QueueToRestore) -> None:
-        self._retry(lambda: self._at_leader().restore("queues", wanted))
-
-    def trim(self, start: int) -> None:
-        wanted = StartToRestore(topic=self._topic, partition=self._partition, start=start)
-
-        def attempt() -> None:
-            self._at_leader().restore_start(wanted)
-
-        self._retry(attempt)
-
-    def _retry(self, attempt: Callable[[], None]) -> None:
-        backoff = Backoff(_SECONDS_MAX, pause_seconds_max=0.5)
-        while True:
-            try:
-                attempt()
-                return
-            except ClientError as error:
-                is_behind = (
-                    isinstance(error, RejectedError) and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
-                )
-                is_lost = isinstance(error, UnreachableError) or is_retriable(error)
-                if not (is_behind or is_lost) or backoff.is_over:
-                    raise
-                self._leader = None
-            backoff.sleep()
-
-    def _at_leader(self) -> ClusterClient:
-        if self._leader is None:
-            topology = self._target.cluster.topology([self._topic])
-            leader = topology.topics[0].partitions[self._partition].leader
-            found = next((each for each in topology.brokers if each.id == leader), None)
-            if found is None or found.http is None:
-                raise RejectedError(
-                    f"{self._topic}-{self._partition} has no leader",
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                )
-            self._leader = self._http_at(str(found.http))
-        return self._leader
-
-
-def _from(run: bytes, offset: int) -> bytes:
-    """The batches that begin at `offset` or later."""
-    position = 0
-    while position < len(run) and (header := read_header(run, position)).base_offset < offset:
-        position += header.size
-    return run[position:]

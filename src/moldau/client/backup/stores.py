@@ -208,8 +208,8 @@ class ObjectStore:
 def open_store(place: str) -> BackupStore:
     """`place` is a directory or s3://BUCKET/PREFIX. Raises ClientError."""
     if not place.startswith(S3_SCHEME):
-        if "://" in place:
-            raise ClientError(f"{place} is neither a directory nor s3://BUCKET/PREFIX")
+        if not place or "://" in place:
+            raise ClientError(f"{place!r} is neither a directory nor s3://BUCKET/PREFIX")
         root = Path(place)
         if root.exists() and not root.is_dir():
             raise ClientError(f"{place} is not a directory")

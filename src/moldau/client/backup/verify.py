@@ -1,21 +1,19 @@
 """Verifies a backup: reads every file, and compares with a cluster where one is given."""
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from moldau.client.backup.batch_source import StartMovedError, StoredBatch, stored_batches
-from moldau.client.backup.create import Source
 from moldau.client.backup.manifests import (
     BackupDamagedError,
     Manifest,
     PartitionCopy,
     read_segment,
 )
+from moldau.client.backup.source import Clients, Source
 from moldau.client.backup.stores import BackupStore
 from moldau.client.backup.work import PARALLEL_DEFAULT, Pace, run_all
-from moldau.client.errors import ClientError, NotFoundError
-from moldau.client.wire.client import KafkaClient
+from moldau.client.errors import NotFoundError
 from moldau.records.batch import CRC_AT, BatchFormatError
 from moldau.records.compact import is_filler
 from moldau.records.record import Record, read_records
@@ -85,20 +83,18 @@ class Verifier:
         self._name_of = name_of
         self._parallel = parallel
         self._pace = pace or Pace()
-        self._clients = threading.local()
-        self._opened: list[KafkaClient] = []
-        self._compacted = {
-            topic.name
-            for topic in manifest.cluster.topics
-            if "compact" in topic.configs.get("cleanup.policy", "")
-        }
+        self._clients = Clients(against)
+        self._compacted: set[str] = set()
+        """Topics of the cluster, which may have fewer records by now."""
 
     def run(self) -> list[PartitionCheck]:
         try:
+            if self._against is not None:
+                described = self._against.describe().topics
+                self._compacted = {topic.name for topic in described if topic.compacted}
             return run_all(self._check, self._manifest.partitions, self._parallel, self._pace)
         finally:
-            for client in self._opened:
-                client.close()
+            self._clients.close()
 
     def _check(self, copy: PartitionCopy) -> PartitionCheck:
         batches = 0
@@ -126,9 +122,9 @@ class Verifier:
     def _compare(self, copy: PartitionCopy, ours: Iterator[StoredBatch]) -> None:
         """Raises _DifferentError."""
         name = self._name_of(copy.topic)
-        theirs = stored_batches(self._client(), name, copy.partition, copy.start, copy.end)
+        theirs = stored_batches(self._clients.mine(), name, copy.partition, copy.start, copy.end)
         try:
-            if copy.topic in self._compacted:
+            if name in self._compacted:
                 _compare_compacted(ours, theirs)
             else:
                 _compare_batches(ours, theirs)
@@ -136,16 +132,6 @@ class Verifier:
             raise _DifferentError(f"{name}-{copy.partition}: {moved}") from None
         except NotFoundError as error:
             raise _DifferentError(str(error)) from None
-
-    def _client(self) -> KafkaClient:
-        found: KafkaClient | None = self._clients.__dict__.get("client")
-        if found is None:
-            if self._against is None:
-                raise ClientError("there is no cluster to compare with")
-            found = self._against.client()
-            self._clients.client = found
-            self._opened.append(found)
-        return found
 
 
 class _DifferentError(Exception):

@@ -317,7 +317,7 @@ class KafkaClient:
             records = result.records
             return bytes(records) if isinstance(records, bytes | bytearray | memoryview) else b""
 
-        return self.with_retries(attempt, topic=topic, idempotent=True)
+        return self.with_retries(attempt, topic=topic, idempotent=True, codes=RETRIABLE_CODES)
 
     def list_offset(
         self,
@@ -343,7 +343,7 @@ class KafkaClient:
             check_code(result.error_code, doing)
             return result.offset
 
-        return self.with_retries(attempt, topic=topic, idempotent=True)
+        return self.with_retries(attempt, topic=topic, idempotent=True, codes=RETRIABLE_CODES)
 
     def create_topic(
         self,

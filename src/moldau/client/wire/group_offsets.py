@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from moldau.client.errors import RejectedError
+from moldau.client.errors import RejectedError, UnreachableError
 from moldau.client.wire.client import WireAdmin, check_code
 from moldau.client.wire.connection import KafkaConnection
 from moldau.model.errors import ErrorCode
@@ -43,17 +43,17 @@ class GroupOffsets(WireAdmin):
     """Groups of both protocols, and those that only store offsets."""
 
     def groups(self) -> list[str]:
-        """The names of all groups. Raises ClientError if a broker does not respond.
+        """The names of all groups. Raises ClientError if a coordinator does not respond.
 
         A broker lists the groups that it coordinates: those of a partition without a leader, or one
-        that moves meanwhile, would be missing without an error.
+        that moves meanwhile, would be missing without an error. One that is away leads none.
         """
 
         def attempt() -> list[str]:
             brokers, leaders = self._coordinators()
             found: set[str] = set()
             for broker in brokers:
-                connection = self._client.connection(broker.host, broker.port)
+                connection = self._connection(broker.host, broker.port)
                 response = connection.request(ListGroupsRequest(), ListGroupsResponse)
                 check_code(response.error_code, "list groups")
                 found.update(group.group_id for group in response.groups)
@@ -64,21 +64,21 @@ class GroupOffsets(WireAdmin):
         return self._retry(attempt)
 
     def _coordinators(self) -> tuple[list[MetadataBroker], dict[int, tuple[int, int]]]:
-        """All brokers; and for each partition of the groups its leader and epoch."""
+        """Those that lead; and for each partition of the groups its leader and epoch."""
         response = self._client.metadata(_TOPIC)
         (topic,) = response.topics
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # It is made for the first group.
-            return response.brokers, {}
+            return [], {}
         check_code(topic.error_code, f"list all groups: {_TOPIC}")
-        alive = {broker.node_id for broker in response.brokers}
+        known = {broker.node_id: broker for broker in response.brokers}
         for each in topic.partitions:
-            if each.leader_id not in alive:
+            if each.leader_id not in known:
                 raise _not_all(f"{_TOPIC}-{each.partition_index} has no leader")
         leaders = {
             each.partition_index: (each.leader_id, each.leader_epoch) for each in topic.partitions
         }
-        return response.brokers, leaders
+        return [known[number] for number in {leader for leader, _ in leaders.values()}], leaders
 
     def offsets(self, group: str) -> list[CommittedOffset]:
         """What the group has committed, without transactions that are still open."""
@@ -140,7 +140,15 @@ class GroupOffsets(WireAdmin):
         response = connection.request(request, FindCoordinatorResponse, _COORDINATOR_VERSION)
         (found,) = response.coordinators
         check_code(found.error_code, f"find the coordinator of group {group}")
-        return self._client.connection(found.host, found.port)
+        return self._connection(found.host, found.port)
+
+    def _connection(self, host: str, port: int) -> KafkaConnection:
+        """To a coordinator: if it has just failed, another broker takes over within seconds."""
+        try:
+            return self._client.connection(host, port)
+        except UnreachableError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise RejectedError(str(error), code, hint="find the cause: moldau doctor") from None
 
 
 def _not_all(why: str) -> RejectedError:
