@@ -111,6 +111,7 @@ class World:
         self.on_transfer: Callable[[FakeReplica, BrokerId], None] = lambda *_: None
         self.refusal: RaftRejection | None = None
         self.announced: list[tuple[int, str, tuple[int, ...]]] = []
+        self.readiness_noted = 0
         self.apply(CreateCluster(cluster_id="c"))
         for number in range(1, brokers + 1):
             self.join(number)
@@ -170,6 +171,10 @@ class World:
     # as the cluster
 
     def update_contact(self) -> None: ...
+
+    def readiness(self) -> list[str]:
+        self.readiness_noted += 1
+        return []
 
     # as the announcements
 
@@ -489,6 +494,7 @@ async def test_replicas_in_sync_are_reported_by_ready_leaders_only() -> None:
     world.hosted["t", 1].is_ready = False
     await world.reconciler._announce_in_sync()
     assert world.announced == [(0, "leads", (1, 2))]
+    assert world.readiness_noted == 1, "that all are in sync counts also if nobody asks for it"
     world.reconciler.announce(world.hosted["t", 1])
     assert world.announced[1:] == [(1, "leads no more", ())]
 

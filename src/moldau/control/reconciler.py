@@ -281,6 +281,8 @@ class Reconciler:
                 self.announce(hosted.replica)
             if number % 100 == 99:
                 await asyncio.sleep(0)
+        # Notes when all are in sync since the start, also if nobody asks.
+        self._cluster.readiness()
 
     async def _announce_taken_over(self) -> None:
         """A leader is ready with a majority, and the other voters respond some milliseconds later.

@@ -166,6 +166,18 @@ def test_a_cluster_that_is_not_well_fails_its_status(cli, stand_in, monkeypatch)
     assert found["remedy"].endswith("moldau broker remove 3")
 
 
+def test_an_election_that_is_under_way_does_not_fail_a_status(cli, stand_in, monkeypatch):
+    monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology: [])
+    members = [broker(1), broker(2)]
+    stand_in.answers = [
+        topology(members, [part(0, [1, 2], in_sync=[1])]),
+        topology(members, [part(0, [1, 2])]),
+    ]
+    outcome = cli("broker", "status", "--http", stand_in.address)
+    assert outcome.code == ExitCode.OK
+    assert "0 under-replicated" in outcome.out
+
+
 def test_a_status_asks_every_address(cli, stand_in, monkeypatch, nobody):
     monkeypatch.setattr("moldau.cli.broker.broker_problems", lambda topology: [])
     stand_in.answers = [topology([broker(1)])]

@@ -4,6 +4,7 @@ Most commands are content with the first address that responds; a status must no
 does not respond, or one of another cluster, is what it is asked for.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from moldau.model.topology import Topology
 
 _SECONDS_MAX: Final = 3.0
+_ELECTION_SECONDS: Final = 1.0
+"""Longer than a planned change of leaders takes until all brokers know of it."""
 
 
 class Answers(NamedTuple):
@@ -75,6 +78,19 @@ def ask_all(addresses: Sequence[str]) -> Answers:
         return Answers(again.topology(), failures)
     check_one_cluster(known)
     return Answers(max(known.values(), key=_newness), failures)
+
+
+def ask_settled(addresses: Sequence[str]) -> Answers:
+    """As ask_all, and again a moment later if leaders are missing or replicas are behind.
+
+    After each election it looks so, until the new leader has heard from the others. Nobody has to
+    solve that.
+    """
+    found = ask_all(addresses)
+    if found.topology.under_replicated or found.topology.leaderless:
+        time.sleep(_ELECTION_SECONDS)
+        found = ask_all(addresses)
+    return found
 
 
 def _newness(topology: "Topology") -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moldau.cli.cluster.every_address import ask_all
+from moldau.cli.cluster.every_address import ask_settled
 from moldau.cli.cluster.health import broker_problems
 from moldau.cli.cluster.problems import Problem, problems
 from moldau.cli.connection.clients import cluster_client
@@ -80,7 +80,7 @@ def topology_of(state: ClusterState) -> tuple["Topology | None", str, ExitCode]:
         return None, "no broker is running", ExitCode.UNREACHABLE
     try:
         # A partitioned or removed broker still responds, with an old topology.
-        return ask_all(running).topology, "", ExitCode.OK
+        return ask_settled(running).topology, "", ExitCode.OK
     except ClientError as error:
         hint = f" ({with_options(error.hint)})" if error.hint else ""
         is_lost = isinstance(error, UnreachableError | TimedOutError)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from moldau.cli.cluster.every_address import Answers, ask_all
+from moldau.cli.cluster.every_address import Answers, ask_all, ask_settled
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import security_in
 from moldau.cli.errors import CommandError, ExitCode
@@ -89,7 +89,7 @@ def ask_every_address(http: str) -> Answers:
 
     Raises CommandError if they are of several clusters.
     """
-    found = ask_all(http.split(","))
+    found = ask_settled(http.split(","))
     if is_current(found.topology):
         return found
     others = list(dict.fromkeys([*_addresses(found.topology), *http.split(",")]))
