@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import statistics
 import sys
 import urllib.request
@@ -56,12 +57,15 @@ class Side:
 @contextlib.contextmanager
 def side(source: Path, name: str, directory: Path, flush: str, is_scraped: bool) -> Iterator[Side]:
     http_port = free_port()
-    code = f"import sys; sys.path.insert(0, {str(source)!r}); import moldau.__main__"
+    code = (
+        f"import os, sys; os.sched_setaffinity(0, {{0}}); sys.path.insert(0, {str(source)!r}); "
+        "import moldau.__main__"
+    )
     running = servers.start_moldau(
         directory,
         flush=flush,
         name=name,
-        launcher=["taskset", "--cpu-list", "0", sys.executable, "-c", code],
+        launcher=[sys.executable, "-c", code],
         settings={"MOLDAU_HTTP__ADDR": f"127.0.0.1:{http_port}"},
     )
     try:
@@ -99,6 +103,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20, help="of each broker in a round")
     parser.add_argument("--scrape", default="none", choices=("none", "both", "new", "old"))
     options = parser.parse_args()
+    # A signal that ends the run leaves no brokers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
     ratios = []
     for number in range(options.rounds):
