@@ -70,6 +70,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "replicas": st.none() | st.lists(numbers, max_size=3),
     "allow_replication_factor_change": st.booleans(),
     "desired_version": numbers,
+    "broker_ids": st.lists(numbers, max_size=3),
     "voters": st.lists(numbers, max_size=3),
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
