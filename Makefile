@@ -144,6 +144,10 @@ test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clo
 test-order: ready ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
+.PHONY: machines
+machines: ready ## run the pages about systemd, containers and Kubernetes on real ones (as root on Debian)
+	@$(BIN)/python tests/run.py --kind machine -- $(PYTEST_ARGS)
+
 .PHONY: test-long
 test-long: $(VENV)/check ## the pure tests with ten times the seeds and examples (about 10 minutes)
 	@MOLDAU_TEST_EFFORT=10 $(BIN)/python tests/run.py --kind pure -- $(PYTEST_ARGS)

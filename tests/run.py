@@ -33,7 +33,9 @@ LANES = (("system",), ("pure", "inprocess", "spark"))
 """The kinds of a lane run one after the other, those that are quickest to tell of a mistake first.
 Two lanes, since kinds with sockets and processes wait for half of their time; that of system takes
 as long as all others."""
-PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0}
+ASKED = (("machine",),)
+"""What runs only if its kind is named."""
+PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0, "machine": 0}
 PROGRESS_SECONDS = 60
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 1 << 30
@@ -67,7 +69,8 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     FLAKY.unlink(missing_ok=True)
     extra = [*options.pytest, *order(options.order_seed)]
-    lanes = [[kind for kind in lane if kind in (options.kind or lane)] for lane in LANES]
+    wanted = options.kind or [kind for lane in LANES for kind in lane]
+    lanes = [[kind for kind in lane if kind in wanted] for lane in LANES + ASKED]
     with temporary_folder():
         with ThreadPoolExecutor(len(lanes)) as pool:
             found = pool.map(lambda lane: [run_kind(kind, extra) for kind in lane], lanes)
@@ -80,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = [kind for lane in LANES for kind in lane]
+    kinds = [kind for lane in LANES + ASKED for kind in lane]
     parser.add_argument("--kind", action="append", choices=kinds, help="only tests of this kind")
     parser.add_argument("--order-seed", type=int, help="run the tests in a random order")
     parser.add_argument("pytest", nargs="*", help="paths and options for pytest, after --")

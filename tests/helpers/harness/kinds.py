@@ -4,6 +4,7 @@ pure       no process, socket, thread, sleep or real clock; what a file is that 
 inprocess  sockets, threads and real time, in the process of the test
 system     real broker processes, or other commands
 spark      a Spark session, or what its packages bring along
+machine    root, Debian's packages and a network, to make machines: only with `make machines`
 
 A file says its kind at its head: `pytestmark = pytest.mark.system`. `--kind` runs one of them.
 """
@@ -15,10 +16,16 @@ from typing import Final
 
 import pytest
 
-PURE, INPROCESS, SYSTEM, SPARK = KINDS = ("pure", "inprocess", "system", "spark")
+PURE, INPROCESS, SYSTEM, SPARK, MACHINE = KINDS = (
+    "pure",
+    "inprocess",
+    "system",
+    "spark",
+    "machine",
+)
 
 _HEAD: Final = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)$", re.MULTILINE)
-_KIND: Final = re.compile(r"\bpytest\.mark\.(inprocess|system|spark)\b")
+_KIND: Final = re.compile(r"\bpytest\.mark\.(inprocess|system|spark|machine)\b")
 
 
 @functools.cache
