@@ -16,12 +16,14 @@ A comment on the line above a block says how:
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from doc_pages import ROOT, Block, all_blocks
 from doc_stories import empty_directory as empty_directory
 from doc_stories import program_seconds_max, run_script
+from s3_server import s3_server
 
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_ports
@@ -32,8 +34,11 @@ pytestmark = pytest.mark.system
 FOLDERS = ("start", "operate", "migration")
 PAGES = sorted(page for each in FOLDERS for page in ROOT.glob(f"docs/{each}/**/*.md"))
 BLOCKS = [block for page in PAGES for block in all_blocks(page)]
-NOT_RUN_MAX = 20
+NOT_RUN_MAX = 14
 """Of all pages together: what one machine cannot do. Raise it for a good reason only."""
+
+OPTIONAL = {"kcat": "kcat", "prometheus": "prometheus", "s3": "moto_server"}
+"""Blocks with such a word are left out where the program is not installed."""
 
 PRELUDE = r"""
 set -e -o pipefail
@@ -51,6 +56,7 @@ moldau() {
     *) command moldau "$@" ;;
   esac
 }
+prometheus() { command prometheus "$@" --web.listen-address=127.0.0.1:$PROMETHEUS; }
 """
 UNTIL = """
 set -m
@@ -88,7 +94,7 @@ def play(blocks: list[Block], folder: Path, settings: dict[str, str], swaps: dic
     script = PRELUDE + "".join(shell_of(block) for block in blocks)
     for old, new in {"/var/lib/moldau": f"{folder}/var", **swaps}.items():
         script = script.replace(old, new)
-    ports = zip(("KAFKA", "RAFT", "HTTP", "GRPC"), free_ports(4), strict=True)
+    ports = zip(("KAFKA", "RAFT", "HTTP", "GRPC", "PROMETHEUS"), free_ports(5), strict=True)
     own = {name: str(port) for name, port in ports}
     return run_script(
         script, folder, settings=own | settings, seconds_max=2 * program_seconds_max()
@@ -103,30 +109,52 @@ def blocks_with(page: str, *marks: str) -> list[Block]:
     return [block for block in BLOCKS if block.page == page and block.mark.startswith(marks)]
 
 
+def missing_here() -> list[str]:
+    own = Path(sys.executable).parent
+    return [
+        word
+        for word, program in OPTIONAL.items()
+        if shutil.which(program) is None and not (own / program).exists()
+    ]
+
+
+@pytest.fixture
+def bucket(page: str) -> Iterator[dict[str, str]]:
+    """Where the bucket of the page is, if it has one."""
+    on_page = any("s3://company-backups" in block.text for block in BLOCKS if block.page == page)
+    if not on_page or "s3" in missing_here():
+        yield {}
+        return
+    with s3_server("company-backups") as settings:
+        yield settings
+
+
 def is_alone(block: Block) -> bool:
     return block.mark == "run" or block.mark.startswith("run: until ")
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if is_alone(block)}))
 def test_the_blocks_of_a_page_work_as_pasted(
-    page: str, moldau_broker: Broker, empty_directory: Path
+    page: str, moldau_broker: Broker, empty_directory: Path, bucket: dict[str, str]
 ) -> None:
     blocks = [block for block in BLOCKS if block.page == page and is_alone(block)]
-    if shutil.which("kcat") is None:
-        blocks = [
-            block for block in blocks if not block.text.startswith(("kcat", "echo hello | kcat"))
-        ]
+    for word in missing_here():
+        blocks = [block for block in blocks if not re.search(rf"\b{word}\b", block.text)]
+    for copied in (ROOT / "deploy" / "prometheus").glob("*.yml"):
+        shutil.copy(copied, empty_directory)
     addresses = {
         "BROKERS": ("9092", moldau_broker.bootstrap),
         "HTTP": ("8080", moldau_broker.http_address),
         "GRPC": ("8000", moldau_broker.grpc_address),
     }
-    settings = {f"MOLDAU_{name}": address for name, (_, address) in addresses.items()}
+    settings = {f"MOLDAU_{name}": address for name, (_, address) in addresses.items()} | bucket
     swaps = {f"localhost:{port}": address for port, address in addresses.values()}
     swaps |= {f"127.0.0.1:{port}": address for port, address in addresses.values()}
     swaps |= {
         # What listens for other machines on a page, and how long a program waits for more.
         "0.0.0.0:9000": f"127.0.0.1:{free_ports(1)[0]}",
+        # Nobody listens there.
+        "collector.example:4318": f"127.0.0.1:{free_ports(1)[0]}",
         "WITHOUT_RECORDS = 10": "WITHOUT_RECORDS = 3",
     }
     play(blocks, empty_directory, settings, swaps)

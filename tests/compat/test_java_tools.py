@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from doc_pages import ROOT, all_blocks
 from java_tools import JavaTools, fetch, why_missing
 from listeners_world import MTLS, PASSWORD, WAYS, ListenersWorld, listeners_world
 from sasl_clients import ClientTls, Credentials
@@ -38,6 +39,22 @@ def run_admin(tools: JavaTools, world: ListenersWorld) -> Callable[..., str]:
         return tools.run(tool, world.bootstrap(SCRAM), admin, *arguments)
 
     return run
+
+
+def test_loggers_are_set_as_the_page_says(run_admin: Callable[..., str]) -> None:
+    (block,) = [
+        block
+        for block in all_blocks(ROOT / "docs/operate/logs.md")
+        if block.text.startswith("kafka-configs")
+    ]
+    usual = "kafka-configs --bootstrap-server localhost:9092 "
+    shown, _ = [
+        run_admin("kafka-configs", *line.removeprefix(usual).split())
+        for line in block.text.splitlines()
+    ]
+    assert "raft=info" in shown
+    broker = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    assert "raft=debug" in run_admin("kafka-configs", *broker, "--describe")
 
 
 @pytest.mark.parametrize("way", WAYS)

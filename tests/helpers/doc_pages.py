@@ -1,6 +1,7 @@
 """Reads the documents: their code blocks, headings and links."""
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +16,9 @@ def blocks(page: str, language: str, heading: str) -> list[str]:
     return [text for kind, text in found if kind == language]
 
 
-COMMAND = re.compile(
-    r"^(?:\S*\$ )?(?:[A-Z_]+=\S* )*(?:sudo )?"
-    r"(?:moldau|make|pip|python|python3|curl|kcat|docker|kubectl|helm|systemctl|promtool|journalctl)\b",
-    re.MULTILINE,
-)
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>run[^\n]*?) -->\n)?"
-    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$"
+    r"(?:^ *<!-- (?P<mark>run[^\n]*?) -->\n)?"
+    r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$"
     r"(?:\n+\*Not run by the tests: (?P<reason>[^*]+)\*$)?",
     re.MULTILINE | re.DOTALL,
 )
@@ -41,8 +37,8 @@ class Block:
 
     @property
     def has_commands(self) -> bool:
-        is_shell = self.language in ("", "bash", "sh", "shell", "console")
-        return is_shell and COMMAND.search(self.text) is not None
+        """What is printed, or written to files, is of another language: text, yaml."""
+        return self.language in ("", "bash", "sh", "shell", "console", "python")
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -55,7 +51,7 @@ def all_blocks(page: Path) -> list[Block]:
             str(page.relative_to(ROOT)),
             text.count("\n", 0, found.start("language")) + 1,
             found["language"],
-            found["text"],
+            textwrap.dedent(found["text"]),
             found["mark"] or "",
             found["reason"] or "",
         )

@@ -1,5 +1,6 @@
 """The wheel works where there is nothing but Python: no checkout, no compiler, no test tools."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from doc_pages import ROOT, blocks
+from doc_pages import ROOT, all_blocks, blocks
 
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -139,6 +140,20 @@ def test_the_quick_start_works_with_the_wheel_alone(bare: Bare) -> None:
         report = bare.run("moldau", "doctor", *settings, MOLDAU_BROKERS=kafka)
         assert "cluster" in report
         assert "trouble" not in report
+
+
+def test_the_extra_for_traces_is_installed_as_its_page_says(bare: Bare, wheel: Path) -> None:
+    (block,) = [
+        block for block in all_blocks(ROOT / "docs/operate/tracing.md") if "pip" in block.text
+    ]
+    pip = f'{UV} pip "$@" --python {bare.bin}/python --quiet' if UV else 'python -m pip "$@" -q'
+    # Instead of a released version.
+    this = bare.work / "this.txt"
+    this.write_text(f"moldau @ {wheel.as_uri()}\n")
+    settings = {**os.environ, "UV_CONSTRAINT": str(this), "PIP_CONSTRAINT": str(this)}
+    settings |= bare.environment
+    bare.run("bash", "-ec", f"pip() {{ {pip}; }}\n{block.text}", **settings)
+    bare.run("python", "-c", "from moldau import tracing; tracing.instrument()")
 
 
 def test_the_pytest_plugin_works_with_the_wheel_alone(bare: Bare) -> None:

@@ -1,7 +1,5 @@
 """Tables at S3, against a server that speaks its protocol on this machine."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +10,14 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed: no te
 pytest.importorskip("moto", reason="moto is not installed: no tests of tables at S3")
 pytest.importorskip("boto3", reason="boto3 is not installed: no tests of tables at S3")
 
-import boto3
-from botocore.exceptions import BotoCoreError
 from lake_world import use_once
+from s3_server import s3_server
 
 from moldau.spark.lake import LakeError, Writing, open_table
 from moldau.spark.lake.open import check_location, open_destination
 from moldau.spark.lake.parquet_files import write_files
 from moldau.spark.lake.storage import folder_at
 from moldau.spark.pipelines.home import Home, batches_in, query_id
-from moldau.testing.ports import free_ports
-from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -30,38 +25,9 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def server() -> Iterator[dict[str, str]]:
     """Options by which the server is reached; it has the bucket `lake`."""
-    # In a process of its own: some of the libraries keep Python busy while they wait for S3.
-    (port,) = free_ports(1)
-    options = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=options["AWS_ENDPOINT_URL"],
-            aws_access_key_id="key",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        wait_until(
-            lambda: client.create_bucket(Bucket="lake"),
-            "the server makes a bucket",
-            ignoring=BotoCoreError,
-        )
-        use_once("s3://lake/once-before", options)
-        yield options
-    finally:
-        process.terminate()
-        process.wait()
+    with s3_server("lake") as settings:
+        use_once("s3://lake/once-before", settings)
+        yield settings
 
 
 @pytest.mark.safety
