@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from moldau.control.partition_recovery import judge
+from moldau.control.partition_recovery import begins_empty, judge
 from moldau.data.forced_replicas import BrokerSurvey
 from moldau.metadata.image import INTERNAL_TOPICS, Partition, Topic
 from moldau.model.errors import ErrorCode, RefusedError
@@ -128,12 +128,48 @@ def test_one_that_cannot_be_opened_now_may_be_better() -> None:
     assert "the replica of broker 2 may be better (the disk is full)" in found.reason
 
 
-def test_an_internal_topic_is_not_to_be_deleted() -> None:
-    found = judged((2, 3), {2, 3}, replica(1, voters=(), problem="it has no replica"), name=OFFSETS)
+def test_what_cannot_be_deleted_begins_again_if_nothing_is_left() -> None:
+    nothing = replica(1, voters=(), problem="it has no replica")
+    found = judged((2, 3), {2, 3}, nothing, name=OFFSETS)
+    assert found is not None
+    assert begins_empty(found)
+    other = judged((2, 3), {2, 3}, nothing)
+    assert other is not None
+    assert (other.state, other.survivor) == ("impossible", -1)
+    assert "delete the topic" in other.reason
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        replica(3, voters=(), problem="corrupt at byte 17"),
+        replica(3, voters=(), problem="the disk is full", may_pass=True),
+    ],
+)
+def test_what_cannot_be_deleted_does_not_begin_again_while_there_is_a_replica(
+    left: ReplicaSurvey,
+) -> None:
+    found = judged((2, 3), {2}, left, name=OFFSETS)
     assert found is not None
     assert found.state == "impossible"
+    assert "lost as well" in found.reason
     assert "delete the topic" not in found.reason
-    assert "for good" in found.reason
+    silent = judged((2, 3), {2}, silent=(3,), name=OFFSETS)
+    assert silent is not None
+    assert silent.state == "impossible"
+
+
+def test_what_cannot_be_deleted_goes_on_with_a_replica_that_was_being_filled() -> None:
+    voters = (1, 2, 3)
+    learner = replica(4, voters=voters, epoch=9, end=900, is_voter=False)
+    found = judged(voters, {1, 2, 3}, learner, name=OFFSETS)
+    assert found is not None
+    assert (found.state, found.survivor) == ("possible", 4)
+    # Not while a voter is in the cluster, whatever is wrong with it.
+    damaged = replica(3, voters=(), problem="corrupt at byte 17")
+    found = judged(voters, {1, 2}, learner, damaged, name=OFFSETS)
+    assert found is not None
+    assert found.state == "impossible"
 
 
 def test_a_replica_that_was_being_filled_is_chosen_if_it_has_more_than_the_voters() -> None:

@@ -84,6 +84,15 @@ def test_a_partition_without_any_replica_left_stays_as_it_is() -> None:
     assert 1 in desired(image, "t")[1]
 
 
+def test_an_internal_partition_without_any_replica_left_gets_other_brokers() -> None:
+    image = after(five(), topic("__queue_state", [4, 5], internal=True), lose(4, 5))
+    part = image.topics["__queue_state"].partitions[0]
+    assert len(part.target) == 2
+    assert set(part.target) < {1, 2, 3}
+    # The first voters: those that have it now must not think that they were alone from the start.
+    assert part.origin == (4, 5)
+
+
 def test_a_partition_that_is_moving_to_them_gets_brokers_that_are_left() -> None:
     move = ReassignPartition(topic="t", partition=PartitionIndex(0), replicas=[1, 4, 5])
     image = after(five(), topic("t", [1, 2, 3]), move, lose(4, 5))

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from moldau_command import run_moldau
 
 from moldau.client.wire.client import KafkaClient
+from moldau.coordination.coordinator_service import java_hash
+from moldau.metadata.voters import VOTERS_MAX
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.replica.only_voter import EPOCH_DISTANCE
@@ -19,8 +22,9 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
 
-LOST = (4, 5)
 TOPIC = "t"
+GROUP = "g"
+OFFSETS = "__consumer_offsets"
 
 
 def produce(bootstrap: str, count: int) -> int:
@@ -43,11 +47,39 @@ def count_records(bootstrap: str) -> int:
     return found
 
 
-def recover(cluster: Cluster, *words: str) -> "subprocess.CompletedProcess[str]":
+def numbers(brokers: list[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def committed(bootstrap: str, *, commit: int | None = None) -> int:
+    """The offset of the group, after it has committed this one, if any."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    try:
+        if commit is not None:
+            consumer.commit(offsets=[TopicPartition(TOPIC, 0, commit)], asynchronous=False)
+        return consumer.committed([TopicPartition(TOPIC, 0)], timeout=wait_seconds_max())[0].offset
+    finally:
+        consumer.close()
+
+
+def brokers_to_lose(cluster: Cluster) -> list[int]:
+    """Three of six, and so few voters of the metadata that these keep their majority."""
+
+    def voters() -> list[int] | None:
+        found = cluster.topology()["voters"]
+        return found if len(found) == VOTERS_MAX else None
+
+    voting = wait_until(voters, "all voters of the metadata", ignoring=NOT_YET)
+    (outside,) = {broker.number for broker in cluster.brokers} - set(voting)
+    assert outside != 1
+    return sorted([outside, *[voter for voter in voting if voter != 1][:2]])
+
+
+def recover(cluster: Cluster, lost: list[int], *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [
             sys.executable,
-            *("-m", "moldau", "partition", "recover", "--lost", "4,5"),
+            *("-m", "moldau", "partition", "recover", "--lost", numbers(lost)),
             *("--http", cluster.brokers[1].http_address),
             *words,
         ],
@@ -60,38 +92,48 @@ def recover(cluster: Cluster, *words: str) -> "subprocess.CompletedProcess[str]"
 
 @pytest.mark.safety
 def test_the_replica_that_is_left_goes_on_and_lost_brokers_stay_out() -> None:
-    with Cluster(5) as cluster:
+    with Cluster(6) as cluster:
+        lost = brokers_to_lose(cluster)
+        left_over = {broker.number for broker in cluster.brokers} - {*lost}
         with KafkaClient(cluster.bootstrap, timeout=wait_seconds_max()) as client:
             client.create_topic(TOPIC, replication_factor=3)
             client.create_topic("later", replication_factor=3)
         for topic in (TOPIC, "later"):
             run_moldau(
-                *("partition", "move", topic, "--to", "1,4,5", "-y"),
+                *("partition", "move", topic, "--to", numbers([1, *lost[:2]]), "-y"),
                 *("-b", cluster.brokers[1].address),
             )
-        cluster.wait_ready()
         assert produce(cluster.bootstrap, 20) == 20
+        # All that is known of this group is on brokers that will be lost.
+        assert committed(cluster.bootstrap, commit=20) == 20
+        topics = {known["name"]: known for known in cluster.topology()["topics"]}
+        state = java_hash(GROUP) % len(topics[OFFSETS]["partitions"])
+        run_moldau(
+            *("partition", "move", f"{OFFSETS}:{state}", "--to", numbers(lost), "-y"),
+            *("-b", cluster.brokers[1].address),
+        )
+        cluster.wait_ready()
 
-        alive = recover(cluster, "-y")
+        alive = recover(cluster, lost, "-y")
         assert alive.returncode != 0
         assert "is not lost" in alive.stderr
 
-        for number in LOST:
+        for number in lost:
             cluster.brokers[number].kill()
         shown = wait_until(
-            lambda: done if (done := recover(cluster, "--dry-run")).returncode == 0 else None,
+            lambda: done if (done := recover(cluster, lost, "--dry-run")).returncode == 0 else None,
             "nobody hears the lost brokers any more",
-            describe=lambda: recover(cluster, "--dry-run").stderr,
+            describe=lambda: recover(cluster, lost, "--dry-run").stderr,
         )
         assert shown is not None
         assert "t:0" in shown.stdout
-        unasked = recover(cluster)
+        unasked = recover(cluster, lost)
         assert unasked.returncode != 0
         assert "may be lost" in unasked.stderr
         assert "confirm with -y" in unasked.stderr
-        assert len(cluster.topology()["brokers"]) == 5
+        assert len(cluster.topology()["brokers"]) == 6
 
-        done = recover(cluster, TOPIC, "-y")
+        done = recover(cluster, lost, TOPIC, "-y")
         assert done.returncode == 0, done.stderr
         left = cluster.brokers[1].address
         assert produce(left, 5) == 25
@@ -103,7 +145,7 @@ def test_the_replica_that_is_left_goes_on_and_lost_brokers_stay_out() -> None:
         cluster.brokers[1].start()
         assert count_records(left) == 25
         assert cluster.partition("later", 0)["leader"] == -1
-        done = recover(cluster, "-y")
+        done = recover(cluster, lost, "-y")
         assert done.returncode == 0, done.stderr
         assert "later:0" in done.stdout
         assert f"{TOPIC}:0" not in done.stdout
@@ -115,22 +157,26 @@ def test_the_replica_that_is_left_goes_on_and_lost_brokers_stay_out() -> None:
 
         wait_until(is_replicated, "three replicas again", ignoring=NOT_YET)
         found = cluster.partition(TOPIC, 0)
-        assert not set(found["replicas"]) & set(LOST)
+        assert not set(found["replicas"]) & set(lost)
         assert found["leader_epoch"] > EPOCH_DISTANCE
         topology = cluster.topology()
-        assert {broker["id"] for broker in topology["brokers"]} == {1, 2, 3}
+        assert {broker["id"] for broker in topology["brokers"]} == left_over
         wait_until(
-            lambda: set(cluster.topology()["voters"]) == {1, 2, 3}, "they leave the metadata group"
+            lambda: set(cluster.topology()["voters"]) == left_over, "they leave the metadata group"
         )
 
         # Their directories were not lost after all: together they were the majority.
-        for number in LOST:
+        for number in lost:
             cluster.brokers[number].launch()
-        for number in LOST:
+        for number in lost:
             broker = cluster.brokers[number]
             wait_until(lambda broker=broker: not broker.is_running, "it is refused")
             assert "was removed from this cluster" in broker.output
         found = cluster.partition(TOPIC, 0)
-        assert found["leader"] in (1, 2, 3)
+        assert found["leader"] in left_over
         assert produce(left, 1) == 26
-        assert recover(cluster, "-y").returncode == 0
+        assert recover(cluster, lost, "-y").returncode == 0
+
+        # Nothing was left of the state of the group: it begins again.
+        assert committed(left) == OFFSET_INVALID
+        assert committed(left, commit=26) == 26

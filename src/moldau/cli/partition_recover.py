@@ -135,6 +135,11 @@ def _rows(partitions: "Sequence[PartitionRecovered]") -> list[dict[str, object]]
 def _shown(one: "PartitionRecovered") -> str:
     if one.state != "possible":
         return f"{one.topic}:{one.partition}: cannot be recovered: {one.reason}"
+    if one.survivor < 0:
+        return (
+            f"{one.topic}:{one.partition}: no replica is left: it begins again, empty, and what "
+            "groups, transactions or queues kept there is lost unless one of the disks is found"
+        )
     lines = [
         f"{one.topic}:{one.partition}: goes on with the replica of broker {one.survivor}",
         *(

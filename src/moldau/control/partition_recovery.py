@@ -7,6 +7,8 @@
    can decide nothing, and what is left can.
 3. Everything is asked again, and per partition the replica with the best log becomes the only voter
    (replica/only_voter.py). The reconciler then adds replicas on other brokers.
+4. Partitions of internal topics of which nothing is left begin again on other brokers, empty: they
+   cannot be deleted, and nobody could use what was in them.
 
 It can be repeated from the start after any failure: what was removed stays so, and a partition that
 has a majority again is not touched.
@@ -34,6 +36,10 @@ from moldau.replica.only_voter import forced_epoch
 
 _CALL_SECONDS_MAX: Final = 20.0
 _decode_survey: Final = msgspec.msgpack.Decoder(BrokerSurvey).decode
+
+_OPENING_SECONDS: Final = 0.25
+_OPENINGS_MAX: Final = 80
+"""Of replicas that brokers were given: twenty seconds."""
 
 Part = tuple[Topic, Partition]
 Surveys = Mapping[BrokerId, BrokerSurvey | RefusedError]
@@ -77,10 +83,13 @@ class PartitionRecovery:
             # Only what is left counts now, and it has no leader that could still change it. In the
             # image from before: brokers that are to get replicas now have nothing to say.
             parts, found = await self._judge_all(image, lost, wanted)
+            empty = {(one.topic, one.partition) for one in found if begins_empty(one)}
             done = [
                 await self._recover_one(part, one) if one.state == "possible" else one
                 for part, one in zip(parts, found, strict=True)
+                if (one.topic, one.partition) not in empty
             ]
+            done += await self._begin_again(lost, sorted(empty)) if empty else []
             return RecoveryReply(partitions=tuple(done), is_removed=True)
 
     # ---- what is left
@@ -137,6 +146,21 @@ class PartitionRecovery:
 
     # ---- one partition
 
+    async def _begin_again(
+        self, lost: frozenset[BrokerId], wanted: Sequence[tuple[str, int]]
+    ) -> list[PartitionRecovered]:
+        """Partitions of which nothing is left, on the brokers that have them by now."""
+        for _ in range(_OPENINGS_MAX):
+            parts, found = await self._judge_all(await self._metadata.fresh(), lost, wanted)
+            if not any(one.state == "impossible" for one in found):
+                break
+            # Some are not open yet.
+            await asyncio.sleep(_OPENING_SECONDS)
+        return [
+            await self._recover_one(part, one) if one.state == "possible" else one
+            for part, one in zip(parts, found, strict=True)
+        ]
+
     async def _recover_one(self, part: Part, one: PartitionRecovered) -> PartitionRecovered:
         topic, partition = part
         epoch = forced_epoch([NO_EPOCH, *(Epoch(replica.known_epoch) for replica in one.replicas)])
@@ -179,6 +203,10 @@ def _affected(
     return [part for part in chosen if has_replica_on(part[1], gone)]
 
 
+def begins_empty(one: PartitionRecovered) -> bool:
+    return one.state == "possible" and one.survivor < 0
+
+
 def judge(
     part: Part, number: int, surveys: Surveys, gone: frozenset[BrokerId]
 ) -> PartitionRecovered | None:
@@ -192,9 +220,12 @@ def judge(
     ]
     sound = [replica for replica in replicas if not replica.problem]
     counted = [replica for replica in sound if replica.is_voter]
+    voted = {*(partition.origin or partition.replicas), *(v for one in sound for v in one.voters)}
+    is_last = topic.internal and not voted - gone
     # One that was still being filled lacks what a voter may have, unless its log is the better one.
+    # If no voter is left of what cannot be deleted, it is better than nothing.
     best = max(
-        sound if counted else (),
+        sound if counted or is_last else (),
         key=lambda one: (one.last_epoch, one.end_index, one.is_voter, -one.broker),
         default=None,
     )
@@ -222,10 +253,9 @@ def judge(
             f"the replica of broker {passing[0].broker} may be better ({passing[0].problem}): mend "
             "that first, or stop the broker and name it as lost as well"
         )
-    elif best is None:
+    elif best is None and not (is_last and not maybe):
         reason = "no replica is left that could be used: " + (
-            "an internal topic cannot be deleted, and this partition is lost for good unless one "
-            "of the disks is found before its broker is removed"
+            "stop its broker, and name it as lost as well"
             if topic.internal
             else "delete the topic, and restore it"
         )

@@ -17,13 +17,11 @@ from moldau.model.ids import BrokerId
 def remove_lost_brokers(command: RemoveLostBrokers, image: Image) -> list[MetadataRecord]:
     lost = frozenset(command.broker_ids)
     check_lost(image, lost)
-    if lost <= image.removed_brokers.keys():
-        return []
     removed: list[MetadataRecord] = [
         BrokerStateSet(broker_id=broker, state=BrokerState.REMOVED)
         for broker in sorted(lost & image.brokers.keys())
     ]
-    return removed + _replacements(image, lost)
+    return removed + _replacements(image, lost | image.removed_brokers.keys())
 
 
 def check_lost(image: Image, lost: frozenset[BrokerId]) -> None:
@@ -45,12 +43,13 @@ def has_replica_on(partition: Partition, brokers: frozenset[BrokerId]) -> bool:
     return not brokers.isdisjoint((*partition.replicas, *partition.target, *partition.origin))
 
 
-def _replacements(image: Image, lost: frozenset[BrokerId]) -> list[MetadataRecord]:
-    """Other brokers for the lost ones: as many replicas as before, or as there are brokers.
+def _replacements(image: Image, gone: frozenset[BrokerId]) -> list[MetadataRecord]:
+    """Other brokers for those that are gone: as many replicas as before, or as there are brokers.
 
-    Partitions of which no desired replica is left stay as they are: they can only be deleted.
+    Partitions of which no desired replica is left stay as they are: they can only be deleted. Those
+    of internal topics cannot, and begin again on other brokers.
     """
-    left = [broker for broker in image.brokers.values() if broker.id not in lost]
+    left = [broker for broker in image.brokers.values() if broker.id not in gone]
     active = sum(broker.active for broker in left)
     loads = cluster_loads(image)
     records: list[MetadataRecord] = []
@@ -58,7 +57,8 @@ def _replacements(image: Image, lost: frozenset[BrokerId]) -> list[MetadataRecor
         affected = [
             partition
             for partition in topic.partitions
-            if not lost.isdisjoint(partition.desired) and not lost.issuperset(partition.desired)
+            if not gone.isdisjoint(partition.desired)
+            and (topic.internal or not gone.issuperset(partition.desired))
         ]
         if not affected:
             continue
@@ -70,7 +70,7 @@ def _replacements(image: Image, lost: frozenset[BrokerId]) -> list[MetadataRecor
         )
         for partition in affected:
             target = partition.desired
-            for broker in sorted(lost.intersection(target)):
+            for broker in sorted(gone.intersection(target)):
                 target = spread.replace(target, broker, min(len(partition.desired), active))
             records += set_desired(topic, partition, target)
     return records

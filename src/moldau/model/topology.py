@@ -314,7 +314,8 @@ class PartitionRecovered(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     survivor: int = -1
-    """The broker whose replica becomes the only voter; -1: none can."""
+    """The broker whose replica becomes the only voter; -1: none can. If it is possible then, no
+    replica is left of a partition of an internal topic, and it begins again, empty."""
     state: Literal["possible", "impossible", "recovered", "failed"]
     reason: str = ""
     replicas: tuple[ReplicaSurvey, ...] = ()
