@@ -61,7 +61,9 @@ def test_the_survivor_becomes_the_only_voter_of_all_and_the_cluster_another_one(
     disk = directory(log_id=99)
     before = survey_directory(disk)
     plan = planned(disk)
-    apply_plan(disk, plan)
+    told: list[int] = []
+    apply_plan(disk, plan, told.append)
+    assert told == [1, 2, 3]
     after = check_done(disk, plan)
     for old, new in zip(before.partitions, after.partitions, strict=False):
         assert old.log is not None

@@ -11,7 +11,7 @@ import click
 from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import CommandError
 from moldau.cli.options import Integer, ParamType, yes_option
-from moldau.cli.output import confirm_by_word, counted, emit_table, say
+from moldau.cli.output import confirm_by_word, counted, emit_table, progress_bar, say
 
 if TYPE_CHECKING:
     from moldau.server.recovery.plan import Plan, PlannedSurvivor
@@ -234,7 +234,8 @@ def apply(plan_file: Path, data_dir: Path, *, yes: bool) -> None:
         say("this was begun before, and is completed now")
     else:
         confirm_by_word("Records of the lost brokers are given up, for good.", "recover", yes=yes)
-    carry_out(data_dir, plan)
+    with progress_bar("replicas", len(planned.forced)) as on_replicas:
+        carry_out(data_dir, plan, on_replicas)
     say(f"done: start broker {planned.broker_id} when all brokers of the plan are done")
 
 

@@ -7,6 +7,7 @@ Order: the replicas, the metadata, and then `broker.json` with the new id of the
 directory with the new id is complete.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
@@ -101,9 +102,12 @@ def check_applicable(files: Files, plan: Plan) -> tuple[PlannedSurvivor, State]:
     return planned, State.NOTHING_DONE
 
 
-def apply_plan(files: Files, plan: Plan) -> None:
-    """Durable and complete when it returns; after a crash, to be repeated. The caller holds the
-    lock of the directory. Raises as check_applicable, StorageError and OSError."""
+def apply_plan(
+    files: Files, plan: Plan, on_replicas: Callable[[int], None] = lambda count: None
+) -> None:
+    """Durable and complete when it returns; after a crash, to be repeated. `on_replicas` is told
+    how many replicas are done. The caller holds the lock of the directory. Raises as
+    check_applicable, StorageError and OSError."""
     planned, state = check_applicable(files, plan)
     if state is State.DONE:
         # The removal of the plan may have been the last thing before a kill.
@@ -119,8 +123,9 @@ def apply_plan(files: Files, plan: Plan) -> None:
     rewrite_after_failure(files)
     votes = VoteJournal.open(files, VOTES_PATH)
     try:
-        for forced in planned.forced:
+        for number, forced in enumerate(planned.forced, 1):
             _force_replica(files, planned.broker_id, votes, forced)
+            on_replicas(number)
         if planned.broker_id == plan.metadata_broker:
             _force_metadata(files, votes, plan)
     finally:

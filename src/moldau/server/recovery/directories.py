@@ -1,7 +1,7 @@
 """The steps of a recovery on data directories of this machine, locked meanwhile."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,11 +63,12 @@ def check(root: Path, plan: Plan) -> tuple[PlannedSurvivor, State]:
         return check_applicable(files, plan)
 
 
-def carry_out(root: Path, plan: Plan) -> None:
-    """Raises PlanError, ConfigError, CorruptionError, StorageError."""
+def carry_out(root: Path, plan: Plan, on_replicas: Callable[[int], None]) -> None:
+    """`on_replicas` is told how many replicas are done. Raises PlanError, ConfigError,
+    CorruptionError, StorageError."""
     with _opened(root) as files:
         _check_owner(root)
-        apply_plan(files, plan)
+        apply_plan(files, plan, on_replicas)
 
 
 def _check_owner(root: Path) -> None:
