@@ -133,8 +133,9 @@ def test_the_replica_that_is_left_goes_on_and_lost_brokers_stay_out() -> None:
         assert "confirm with -y" in unasked.stderr
         assert len(cluster.topology()["brokers"]) == 6
 
-        done = recover(cluster, lost, TOPIC, "-y")
+        done = recover(cluster, lost, TOPIC, f"{OFFSETS}:{state}", "-y")
         assert done.returncode == 0, done.stderr
+        assert f"{OFFSETS}:{state}: no replica is left: it begins again" in done.stderr
         left = cluster.brokers[1].address
         assert produce(left, 5) == 25
         assert count_records(left) == 25
