@@ -105,8 +105,8 @@ def check_applicable(files: Files, plan: Plan) -> tuple[PlannedSurvivor, State]:
 def apply_plan(
     files: Files, plan: Plan, on_replicas: Callable[[int], None] = lambda count: None
 ) -> None:
-    """Durable and complete when it returns; after a crash, to be repeated. `on_replicas` is told
-    how many replicas are done. The caller holds the lock of the directory. Raises as
+    """Durable and complete when it returns; after a crash, to be repeated. `on_replicas` gets
+    the count of those that are done. The caller holds the lock of the directory. Raises as
     check_applicable, StorageError and OSError."""
     planned, state = check_applicable(files, plan)
     if state is State.DONE:

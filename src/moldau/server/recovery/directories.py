@@ -64,7 +64,7 @@ def check(root: Path, plan: Plan) -> tuple[PlannedSurvivor, State]:
 
 
 def carry_out(root: Path, plan: Plan, on_replicas: Callable[[int], None]) -> None:
-    """`on_replicas` is told how many replicas are done. Raises PlanError, ConfigError,
+    """`on_replicas` gets the count of those that are done. Raises PlanError, ConfigError,
     CorruptionError, StorageError."""
     with _opened(root) as files:
         _check_owner(root)
