@@ -75,6 +75,13 @@ def identity(
         .not_valid_after(now + expires_in)
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
     )
+    # Clients in Python 3.13 and later want these.
+    signer_key = (key if signer is None else signer.private_key).public_key()
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = builder.add_extension(issuer, critical=False).add_extension(own, critical=False)
+    if signer is None:
+        builder = builder.add_extension(_usage(), critical=True)
     if hosts:
         names = [
             x509.IPAddress(ip_address(host)) if host[0].isdigit() else x509.DNSName(host)
@@ -83,6 +90,21 @@ def identity(
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     signed = builder.sign(key if signer is None else signer.private_key, hashes.SHA256())
     return Identity(signed, key)
+
+
+def _usage() -> x509.KeyUsage:
+    """Of an authority, which some tests also take for the certificate of a server."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def server_context(server: Identity, folder: Path, clients: Identity | None = None) -> Any:

@@ -49,7 +49,8 @@ async def test_frames_of_many_sizes_arrive_and_come_back(world, version) -> None
     context.minimum_version = context.maximum_version = version
     async with listening(handler, tls=world.contexts()) as (listener, port):
         reader, writer = await connect(port, context)
-        assert len(listener.handshakes) == 0
+        # With TLS 1.3 a client is done before the server is.
+        await until(lambda: len(listener.handshakes) == 0, "no handshake")
         await echoed(reader, writer, bodies)
 
 
