@@ -8,6 +8,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
 from counting_cli import add_count
 from prometheus_client.parser import text_string_to_metric_families
 from tab_key import complete, offered

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
 from moldau.cli.errors import ExitCode
 from moldau.spark.pipelines.home import Home
 from moldau.spark.pipelines.spec import PipelineState

@@ -11,6 +11,7 @@ from moldau.cli.connection.current import current_security
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.options import output_option, plain_brokers_option, yes_option
 from moldau.cli.output import confirm, counted, emit_rows, say
+from moldau.cli.pipeline.kinds import require_spark_extra
 from moldau.cli.pipeline.run_options import complete_pipelines, home_option, unknown_pipeline
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _records(names: Iterable[str], bootstrap: str) -> "dict[str, PipelineStatus]
 @output_option
 @home_option
 @plain_brokers_option
+@require_spark_extra()
 def reset(
     name: str,
     positions: tuple[str, ...],
@@ -172,6 +174,7 @@ def _check_has_position(record: "PipelineStatus") -> None:
 @yes_option
 @home_option
 @plain_brokers_option
+@require_spark_extra()
 def delete(names: tuple[str, ...], yes: bool, home: str, brokers: str) -> None:
     """Delete stopped pipelines: their folders with the checkpoints, and their records.
 
