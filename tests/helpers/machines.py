@@ -7,6 +7,7 @@ machine on which the tests run: its processes, users and files. Real ones: tests
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,23 +82,18 @@ class Terminal:
         return self.ended()
 
 
-class Machine:
-    """One of them, as a person sees it that has logged in."""
+class Shell:
+    """What a person types on a machine."""
 
-    def __init__(self, folder: Path, enter: list[str], hosts: str) -> None:
-        self.home, self.settings = folder / "home", folder / "etc/moldau"
-        self.data = folder / "data"
-        for each in (self.home, self.settings, self.data, folder / "lib/moldau"):
-            each.mkdir(parents=True, mode=0o700)
-        (folder / "etc/hosts").write_text(hosts)
-        (folder / "etc/resolv.conf").touch()
-        self._enter = [*enter, "bash", "-c", _SETUP, "bash", str(folder)]
-        self._settled: list[str] = []
+    def __init__(self, home: Path, enter: list[str]) -> None:
+        self.home, self.enter = home, enter
+        """What to put before a command so that it runs there."""
         self.terminals: list[Terminal] = []
+        self._settled: list[str] = []
         self._environment = {
             key: value for key, value in os.environ.items() if not key.startswith("MOLDAU_")
         } | {
-            "HOME": str(self.home),
+            "HOME": str(home),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
 
@@ -107,8 +103,14 @@ class Machine:
 
     def run(self, line: str) -> str:
         """What a command prints; it must succeed."""
+        code, said = self.attempt(line)
+        assert code == 0, f"{line}\n{said}"
+        return said
+
+    def attempt(self, line: str) -> tuple[int, str]:
+        """Its exit code, and what it prints."""
         done = subprocess.run(
-            self._command(line),
+            self.command(line),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,40 +119,56 @@ class Machine:
             timeout=2 * wait_seconds_max(),
             check=False,
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout}"
-        return done.stdout
+        return done.returncode, done.stdout
 
     def start(self, line: str) -> Terminal:
         """A command in a terminal of its own."""
         output = self.home / f".terminal-{len(self.terminals)}"
-        self.terminals.append(Terminal(self._command(f"exec {line}"), output, self._environment))
+        self.terminals.append(Terminal(self.command(f"exec {line}"), output, self._environment))
         return self.terminals[-1]
 
-    def _command(self, line: str) -> list[str]:
-        script = "\n".join(["set -e -o pipefail", *self._settled, line])
-        return [*self._enter, "bash", "-c", script]
+    def command(self, line: str) -> list[str]:
+        return [*self.enter, "bash", "-c", self.script(line)]
 
-    def lose_disk(self) -> None:
-        """Its broker is killed, and its data directory is as new."""
-        for terminal in self.terminals:
-            terminal.end(signal.SIGKILL)
-        for path in sorted(self.data.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    def script(self, line: str) -> str:
+        return "\n".join(["set -e -o pipefail", *self._settled, line])
 
     def stop(self) -> None:
         for terminal in self.terminals:
             terminal.end()
 
 
+class Machine(Shell):
+    """One of them."""
+
+    def __init__(self, folder: Path, enter: list[str], hosts: str) -> None:
+        super().__init__(folder / "home", [*enter, "bash", "-c", _SETUP, "bash", str(folder)])
+        self.settings, self.data = folder / "etc/moldau", folder / "data"
+        for each in (self.home, self.settings, self.data, folder / "lib/moldau"):
+            each.mkdir(parents=True, mode=0o700)
+        (folder / "etc/hosts").write_text(hosts)
+        (folder / "etc/resolv.conf").touch()
+
+    def lose_disk(self) -> None:
+        """Its broker is killed, and its data directory is as new."""
+        for terminal in self.terminals:
+            terminal.end(signal.SIGKILL)
+        shutil.rmtree(self.data)
+        self.data.mkdir(mode=0o700)
+
+
+def hosts_file(addresses: dict[str, str]) -> str:
+    """In which all know each as NAME.example, and NAME."""
+    names = [f"{address} {name}.example {name}\n" for name, address in addresses.items()]
+    return "".join(["127.0.0.1 localhost\n", *names])
+
+
 class Machines:
-    """Some of them, by name; each knows all as NAME.example."""
+    """Some of them, by name."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
         self._spaces = Namespaces(names, tag="machines")
-        addresses = self._spaces.addresses
-        hosts = "127.0.0.1 localhost\n" + "".join(
-            f"{addresses[name]} {name}.example\n" for name in names
-        )
+        hosts = hosts_file(self._spaces.addresses)
         self._all = {
             name: Machine(folder / name, self._spaces.command(name), hosts) for name in names
         }
