@@ -249,7 +249,7 @@ def test_it_does_not_start_while_its_disk_is_not_mounted(machines: SystemdMachin
     wait_for_all(machines)
 
 
-def test_its_data_can_be_elsewhere(machines: SystemdMachines) -> None:
+def test_another_data_directory_can_be_allowed(machines: SystemdMachines) -> None:
     host = machines.hosts["host3"]
     where = "/srv/moldau"
     lines = f"[Service]\nEnvironment=MOLDAU_DATA_DIR={where}\nReadWritePaths={where}"
