@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +41,11 @@ PROGRAMS: Final = {
 PERSON: Final = "admin"
 OPERATOR: Final = "operator"
 WHEELS: Final = "/srv/wheels"
+LENT: Final = "/srv/lent"
 
 _BOOT: Final = """
 set -e
-folder=$1; name=$2; base=$3; wheels=$4; network=$5
+folder=$1; name=$2; base=$3; wheels=$4; lent=$5; network=$6
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir "/sys/fs/cgroup/$name"
 echo $$ > "/sys/fs/cgroup/$name/cgroup.procs"
@@ -59,7 +60,8 @@ code=133  # It wants to start again.
 while [ $code = 133 ]; do
   setpriv --pdeathsig KILL systemd-nspawn --directory=root --boot --machine="$name" \\
     --register=no --keep-unit --network-namespace-path="$network" --link-journal=no \\
-    --resolv-conf=off --timezone=off --console=pipe --bind-ro="$wheels:/srv/wheels" &
+    --resolv-conf=off --timezone=off --console=pipe --bind-ro="$wheels:/srv/wheels" \\
+    --bind-ro="$lent:/srv/lent" &
   pid=$! code=0
   wait $pid || code=$?
 done
@@ -142,12 +144,22 @@ def wheels_of(wheel: Path, base: Path) -> Path:
 
 
 @contextmanager
-def systemd_machines(folder: Path, names: list[str], wheel: Path) -> Iterator[SystemdMachines]:
-    """Some machines, from their start until they are switched off."""
+def systemd_machines(
+    folder: Path,
+    names: list[str],
+    wheel: Path,
+    *,
+    packages: Sequence[str] = (),
+    lent: Path | None = None,
+) -> Iterator[SystemdMachines]:
+    """Some machines, from their start until they are switched off.
+
+    `packages`: more of Debian's. `lent`: a folder of this machine that they can read, at LENT.
+    """
     need_packages(PROGRAMS)
     if missing := cannot_make_machines():
         pytest.skip(f"no machines can be made here: {missing}")
-    base = debian(SUITE, PACKAGES)
+    base = debian(SUITE, [*PACKAGES, *packages])
     wheels = wheels_of(wheel, base)
     with ExitStack() as ends:
         spaces = ends.enter_context(Namespaces([*names, OPERATOR], tag="s"))
@@ -158,7 +170,9 @@ def systemd_machines(folder: Path, names: list[str], wheel: Path) -> Iterator[Sy
         made = {}
         for name in names:
             _furnish(folder / name, hosts, name, key)
-            ends.enter_context(_booted(folder / name, base, wheels, spaces.path(name)))
+            ends.enter_context(
+                _booted(folder / name, base, wheels, lent or wheels, spaces.path(name))
+            )
             made[name] = Remote(operator, name)
             ends.callback(made[name].stop)
         for machine in made.values():
@@ -193,13 +207,14 @@ def _furnish(folder: Path, hosts: str, name: str, key: str) -> None:
     (upper / "etc/sudoers.d/admin").write_text(f"{PERSON} ALL=(ALL) NOPASSWD: ALL\n")
     (upper / "home/admin/.ssh/authorized_keys").write_text(key)
     # The page's commands are typed in a checkout.
-    shutil.copytree(ROOT / "deploy/systemd", upper / "home/admin/deploy/systemd")
+    for part in ("systemd", "pipelines"):
+        shutil.copytree(ROOT / "deploy" / part, upper / "home/admin/deploy" / part)
 
 
 @contextmanager
-def _booted(folder: Path, base: Path, wheels: Path, network: str) -> Iterator[None]:
+def _booted(folder: Path, base: Path, wheels: Path, lent: Path, network: str) -> Iterator[None]:
     name = f"moldau-s-{os.getpid()}-{folder.name}"
-    arguments = [str(folder), name, str(base), str(wheels), network]
+    arguments = [str(folder), name, str(base), str(wheels), str(lent), network]
     with (folder / "console").open("wb") as console:
         process = subprocess.Popen(
             # They die with the tests, however these end.

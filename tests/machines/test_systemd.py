@@ -174,8 +174,10 @@ def override(host: Remote, lines: str) -> Iterator[None]:
     folder = "/etc/systemd/system/moldau.service.d"
     host.run(f"sudo mkdir {folder}; echo {shlex.quote(lines)} | sudo tee {folder}/override.conf")
     host.run("sudo systemctl daemon-reload")
-    yield
-    host.run(f"sudo rm -r {folder} && sudo systemctl daemon-reload")
+    try:
+        yield
+    finally:
+        host.run(f"sudo rm -r {folder} && sudo systemctl daemon-reload")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +211,10 @@ def test_it_can_write_to_its_directory_alone(machines: SystemdMachines) -> None:
     outside = {path for path in said.split() if not path.startswith("/var/lib/moldau/")}
     assert outside <= WRITABLE
     assert "/var/lib/moldau" in said.split()
+    # Even root could not, where systemd has made it read-only.
+    places = "/ /etc /etc/moldau /opt/moldau /usr /var /var/lib /var/log /home /root /srv"
+    tried = f"find {places} -maxdepth 0 -writable"
+    assert host.run(f"sudo nsenter -t {pid} -m {tried}") == ""
     # Nor see what is none of its business.
     assert host.run(f"sudo nsenter -t {pid} -m ls /home /root /tmp").split() == [
         "/home:",
