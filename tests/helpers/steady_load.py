@@ -1,9 +1,10 @@
 """A producer with acks=all that never pauses, and the history of it for faults/checker."""
 
 import threading
+from functools import partial
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -13,8 +14,12 @@ _PAUSE_SECONDS = 0.005
 class SteadyLoad:
     """Produces in a thread until it is left; every delivery is noted."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None
+    ) -> None:
+        """`settings`: of the clients, to log in."""
+        self._connection = {"bootstrap.servers": bootstrap, **(settings or {})}
+        self._topic, self._partitions = topic, partitions
         self.events: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.acked = 0
@@ -37,7 +42,7 @@ class SteadyLoad:
     def _run(self) -> None:
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._connection,
                 "acks": "all",
                 "enable.idempotence": True,
                 # As many messages in fewer requests, which are most of what this costs.
@@ -77,7 +82,7 @@ class SteadyLoad:
         """Add to the history what is stored now."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._connection,
                 "group.id": "readers",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -86,7 +91,12 @@ class SteadyLoad:
         try:
             for partition in range(self._partitions):
                 place = TopicPartition(self._topic, partition, 0)
-                start, end = consumer.get_watermark_offsets(place, timeout=wait_seconds_max())
+                # Its leadership may be on its way back to the broker that is to have it.
+                start, end = wait_until(
+                    partial(consumer.get_watermark_offsets, place, timeout=wait_seconds_max()),
+                    "the ends of the partition are known",
+                    ignoring=KafkaException,
+                )
                 consumer.assign([place])
                 records: list[tuple[int, str]] = []
                 while len(records) < end - start:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from http_cluster import SECRET, FakeCluster, served
+from moldau.client.cluster_client import ClusterClient
+from moldau.client.errors import UnavailableError
 from moldau.log.datadir import Identity
 from moldau.log.secret_file import ClusterSecret
 from moldau.model.errors import ConfigError
@@ -95,6 +97,23 @@ def test_it_joins_if_another_has_a_cluster(tmp_path: Path) -> None:
         first = Newcomer([*free_ports(2), world.port], 0, tmp_path)
         found = asyncio.run(asyncio.wait_for(first.find(), wait_seconds_max()))
         assert found == Endpoint("127.0.0.1", world.port)
+
+
+def test_who_has_several_addresses_passes_over_a_broker_without_a_cluster(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    alone, own = Newcomer([port], 0, tmp_path), f"127.0.0.1:{port}"
+
+    async def ask(member: str) -> None:
+        waiting = asyncio.create_task(alone.find(may_bootstrap=False))
+        await waits(alone.formation, "about to join", waiting)
+        assert (await asyncio.to_thread(ClusterClient([own, member]).topology)).brokers
+        with pytest.raises(UnavailableError, match="about to join"):
+            await asyncio.to_thread(ClusterClient([own]).topology)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    with served(FakeCluster()) as world:
+        asyncio.run(ask(f"127.0.0.1:{world.port}"))
 
 
 async def test_others_with_other_members_are_refused(tmp_path: Path) -> None:

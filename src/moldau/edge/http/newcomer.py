@@ -6,11 +6,12 @@ The other initial members ask for it before the first one bootstraps the cluster
 from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.edge.http.responses import RETRY_SECONDS, respond, respond_error
+from moldau.edge.http.responses import respond, respond_error, retry_headers
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import JoinChallenge, Readiness
 
@@ -26,18 +27,24 @@ def build_newcomer_app(
 
     async def ready(request: Request) -> Response:
         reply = Readiness(ready=False, reasons=(state(),))
-        return respond(reply, 503, {"retry-after": str(RETRY_SECONDS)})
+        return respond(reply, 503, retry_headers(503))
 
     async def challenge(request: Request) -> Response:
         if is_new:
             names = tuple(initial_members)
             return respond(JoinChallenge(challenge=b"", initial_members=names, newcomer=me))
-        return respond_error(503, ErrorCode.BROKER_NOT_AVAILABLE, state())
+        raise HTTPException(404)
+
+    def nothing_else(request: Request, error: Exception) -> Response:
+        # Not "there is no such path": who has several addresses goes on with the next one.
+        code = ErrorCode.BROKER_NOT_AVAILABLE
+        return respond_error(503, code, state(), headers=retry_headers(503))
 
     return Starlette(
         routes=[
             Route("/healthz", alive, methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
             Route("/api/v1/cluster/join/challenge", challenge, methods=["GET"]),
-        ]
+        ],
+        exception_handlers={404: nothing_else, 405: nothing_else},
     )
