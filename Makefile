@@ -144,8 +144,18 @@ test-quick: $(VENV)/check ## the pure tests alone: no process, no socket, no clo
 test-order: ready ## all tests in a random order, and property tests with other examples: SEED=…
 	@$(BIN)/python tests/run.py --order-seed $(SEED) -- $(PYTEST_ARGS)
 
+# Docker's plugin for compose is no package of Debian 12.
+COMPOSE := github.com/docker/compose/v2@v2.40.3
+.PHONY: compose
+compose: $(BIN)/docker-compose ## install the plugin for compose into .venv by Go, for the tests of containers (five minutes)
+$(BIN)/docker-compose: | $(VENV)/python
+	@if docker compose version >/dev/null 2>&1; then :; elif command -v go >/dev/null 2>&1; then \
+		echo "building docker compose …"; \
+		go mod download $(COMPOSE) && cd "$$(go env GOMODCACHE)/$(COMPOSE)" && go build -o $(abspath $@) ./cmd; \
+	else echo "skipped: there is no Go to build docker compose; the tests of containers will be skipped"; fi
+
 .PHONY: machines
-machines: ready ## run the pages about systemd, containers and Kubernetes on real ones (as root on Debian)
+machines: ready compose ## run the pages about systemd, containers and Kubernetes on real ones (as root on Debian)
 	@$(BIN)/python tests/run.py --kind machine -- $(PYTEST_ARGS)
 
 .PHONY: test-long

@@ -1,7 +1,8 @@
 """The steps of the Dockerfile, executed with nothing but a Python, and what comes out of it.
 
-There is no container engine in the tests: the instructions that make the environment of the image
-are run in a folder that stands for its root, and its command with its variables and no others.
+No container engine is needed: the instructions that make the environment of the image are run in a
+folder that stands for its root, and its command with its variables and no others. In a real engine
+it is run by tests/machines/test_containers.py.
 """
 
 import json
