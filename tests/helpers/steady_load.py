@@ -1,6 +1,7 @@
 """A producer with acks=all that never pauses, and the history of it for faults/checker."""
 
 import threading
+from collections.abc import Mapping
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -13,8 +14,15 @@ _PAUSE_SECONDS = 0.005
 class SteadyLoad:
     """Produces in a thread until it is left; every delivery is noted."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._topic, self._partitions = topic, partitions
+        self._client = {"bootstrap.servers": bootstrap, **(properties or {})}
         self.events: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.acked = 0
@@ -37,7 +45,7 @@ class SteadyLoad:
     def _run(self) -> None:
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._client,
                 "acks": "all",
                 "enable.idempotence": True,
                 # As many messages in fewer requests, which are most of what this costs.
@@ -77,7 +85,7 @@ class SteadyLoad:
         """Add to the history what is stored now."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._client,
                 "group.id": "readers",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
