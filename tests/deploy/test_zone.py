@@ -33,6 +33,7 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
             "ZONE_TRIES": "1",
         }
 
+
 AS_PYTHON_3_13 = """
 import runpy, ssl, sys
 

@@ -1,13 +1,13 @@
 """Owns a Kubernetes on this machine: its control plane, its nodes, and what a person would set up.
 
-etcd, the API server, controllers, scheduler, kubelet, kube-proxy, kubectl and CoreDNS are built from
-their sources (kubernetes_programs.py); containerd, runc and the bridge of the pods are Debian's. It
-has no way to other machines: images are made here.
+etcd, the API server, controllers, scheduler, kubelet, kube-proxy, kubectl and CoreDNS are built
+from their sources (kubernetes_programs.py); containerd, runc and the bridge of the pods are
+Debian's. It has no way to other machines: images are made here.
 """
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,8 +29,8 @@ from moldau.testing.waiting import wait_until
 SERVICES: Final = "10.215.200.0/24"
 FIRST_SERVICE: Final = "10.215.200.1"
 TOKEN: Final = "of-the-administrator"
-STORAGE: Final = "20Gi"
-VOLUMES: Final = 4
+STORAGE: Final = "100Gi"
+VOLUMES: Final = 8
 """Of each node."""
 
 
@@ -66,8 +66,14 @@ class Cluster:
         self._start_part(
             "kube-apiserver",
             *("--etcd-servers", "http://127.0.0.1:2379", "--advertise-address", API_HOST),
+            "--kubelet-preferred-address-types=InternalIP",
             *("--secure-port", str(API_PORT), "--service-cluster-ip-range", SERVICES),
-            *("--tls-cert-file", self._path("api.crt"), "--tls-private-key-file", self._path("api.key")),
+            *(
+                "--tls-cert-file",
+                self._path("api.crt"),
+                "--tls-private-key-file",
+                self._path("api.key"),
+            ),
             *("--token-auth-file", self._path("tokens.csv"), "--authorization-mode", "RBAC"),
             *("--service-account-issuer", f"https://kubernetes.default.svc.{DOMAIN}"),
             *("--service-account-key-file", self._path("accounts.crt")),
@@ -113,7 +119,10 @@ class Cluster:
         }
         for name, content in files.items():
             (self.folder / name).write_text(content)
-        server = {"server": f"https://{API_HOST}:{API_PORT}", "certificate-authority": self._path("ca.crt")}
+        server = {
+            "server": f"https://{API_HOST}:{API_PORT}",
+            "certificate-authority": self._path("ca.crt"),
+        }
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -123,6 +132,7 @@ class Cluster:
             "current-context": "moldau",
         }
         self.kubeconfig.write_text(json.dumps(config))
+        self.kubeconfig.chmod(0o600)
 
     def _path(self, name: str) -> str:
         return str(self.folder / name)
@@ -147,6 +157,8 @@ class Cluster:
                 },
                 "provisioner": "kubernetes.io/no-provisioner",
                 "volumeBindingMode": "WaitForFirstConsumer",
+                # Claims may ask for more; the volumes have it already.
+                "allowVolumeExpansion": True,
             }
         ]
         for node in self.nodes:
@@ -159,7 +171,12 @@ class Cluster:
     # ---- what a person does
 
     def kubectl_command(self, *words: str) -> list[str]:
-        program = (str(self.programs / "kubernetes"), "kubectl", "--kubeconfig", str(self.kubeconfig))
+        program = (
+            str(self.programs / "kubernetes"),
+            "kubectl",
+            "--kubeconfig",
+            str(self.kubeconfig),
+        )
         return self.outside.command([*program, *words])
 
     def kubectl(self, *words: str, text: str | None = None) -> str:

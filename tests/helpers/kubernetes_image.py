@@ -28,12 +28,17 @@ STEPS: Final = (
     "useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/moldau moldau",
     "install --directory --mode 0700 --owner 10001 --group 10001 /var/lib/moldau /etc/moldau",
     "python3 -m venv /opt/moldau",
-    "/opt/moldau/bin/python -m pip install --quiet --no-cache-dir --constraint /src/constraints.txt /src",
+    "/opt/moldau/bin/python -m pip install --quiet --no-cache-dir -c /src/constraints.txt /src",
     "/opt/moldau/bin/python -m pip uninstall --quiet --yes pip",
 )
+IMAGE: Final = f"moldau:{semantic_version(__version__)}"
 CONFIG: Final = {
-    "Env": ["PATH=/opt/moldau/bin:/usr/local/bin:/usr/bin:/bin", "PYTHONUNBUFFERED=1"]
-    + ["PYTHONDONTWRITEBYTECODE=1", "MOLDAU_DATA_DIR=/var/lib/moldau"],
+    "Env": [
+        "PATH=/opt/moldau/bin:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONUNBUFFERED=1",
+        "PYTHONDONTWRITEBYTECODE=1",
+        "MOLDAU_DATA_DIR=/var/lib/moldau",
+    ],
     "User": "10001:10001",
     "WorkingDir": "/var/lib/moldau",
     "Volumes": {"/var/lib/moldau": {}},
@@ -75,7 +80,7 @@ def _make(base: Path, made: Path) -> None:
         subprocess.run(["chroot", str(root), *step.split()], check=True, timeout=SECONDS_MAX)
     shutil.rmtree(root / "src")
     (root / "etc/resolv.conf").unlink()
-    archive(root, f"moldau:{semantic_version(__version__)}", CONFIG, made)
+    archive(root, IMAGE, CONFIG, made)
     shutil.rmtree(root)
 
 

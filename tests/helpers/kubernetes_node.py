@@ -1,7 +1,7 @@
 """Owns a node of the Kubernetes of tests/machines: containerd, kubelet and kube-proxy.
 
 Each node has namespaces of its own, and an address and a range of pods in 10.215.0.0/16. Nothing
-outside of its namespaces is changed but its groups of processes (/sys/fs/cgroup), which are removed.
+outside of them is changed but groups of processes (/sys/fs/cgroup), which are removed at the end.
 """
 
 import json
@@ -20,6 +20,7 @@ API_PORT: Final = 6443
 DOMAIN: Final = "cluster.local"
 BRIDGE: Final = "moldau-k"
 GROUPS: Final = Path("/sys/fs/cgroup")
+LIMITS: Final = ("cpu", "cpuset", "io", "memory", "pids")
 CNI_PLUGINS: Final = "/usr/lib/cni"
 CONTAINERD: Final = f"""
 version = 2
@@ -92,7 +93,9 @@ class Node:
         self._file("containerd.toml", CONTAINERD)
         self._file("cni.json", cni(self.pods))
         self.inside.run("cp", str(self.folder / "cni.json"), "/run/cni/10-moldau.conflist")
-        self.inside.start("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
+        self.inside.start(
+            "containerd", "containerd", "--config", str(self.folder / "containerd.toml")
+        )
         socket = f"/proc/{self.inside.pid}/root/run/containerd/containerd.sock"
         wait_until(Path(socket).exists, f"containerd of {self.name} responds", describe=self.log)
         for image in images:
@@ -172,7 +175,12 @@ def proxy(kubeconfig: Path) -> dict[str, Any]:
         "mode": "iptables",
         "clusterCIDR": "10.215.0.0/16",
         # These limits are of the whole machine.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
         "oomScoreAdj": 0,
     }
 
@@ -182,7 +190,9 @@ def proxy(kubeconfig: Path) -> dict[str, Any]:
 
 def hierarchies() -> list[Path]:
     """Of cgroup v1, one for each kind of limit; or that of v2."""
-    found = [each for each in GROUPS.iterdir() if (each / "cgroup.procs").exists() and each.is_mount()]
+    found = [
+        each for each in GROUPS.iterdir() if (each / "cgroup.procs").exists() and each.is_mount()
+    ]
     return found or [GROUPS]
 
 
@@ -191,10 +201,19 @@ def make_groups(name: str) -> str:
     for top in hierarchies():
         for group in (top / BRIDGE, top / BRIDGE / name):
             group.mkdir(exist_ok=True)
+            pass_on_limits(group.parent)
             if (group / "cpuset.cpus").exists():
                 for field in ("cpuset.cpus", "cpuset.mems"):
                     (group / field).write_text((group.parent / field).read_text())
     return f"/{BRIDGE}/{name}"
+
+
+def pass_on_limits(group: Path) -> None:
+    """In cgroup v2 groups have only those that the group above them names."""
+    passed_on = group / "cgroup.subtree_control"
+    if passed_on.exists():
+        known = (group / "cgroup.controllers").read_text().split()
+        passed_on.write_text(" ".join(f"+{each}" for each in known if each in LIMITS))
 
 
 def remove_groups() -> None:

@@ -1,4 +1,4 @@
-"""Does in a Kubernetes of kubernetes_cluster.py what a page tells to type, and looks at the outcome."""
+"""Types in a Kubernetes of kubernetes_cluster.py what a page says, and looks at the outcome."""
 
 import json
 import os
@@ -6,12 +6,18 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from doc_pages import Block
 from kubernetes_cluster import Cluster, is_true
+from kubernetes_image import IMAGE
 from pseudo_terminal import Terminal
+
+from faults.checker import check
+from moldau.testing.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = ("--data-dir", "/var/lib/moldau/data")
@@ -34,9 +40,18 @@ class Person:
 
     # ---- typing
 
-    def types(self, block: Block | str, *, answers: tuple[tuple[str, str], ...] = ()) -> str:
+    def types(
+        self,
+        block: Block | str,
+        *,
+        swaps: Mapping[str, str] | None = None,
+        answers: Sequence[tuple[str, str]] = (),
+    ) -> str:
         """Paste a block into a terminal; each answer follows its question. All must succeed."""
         text = block if isinstance(block, str) else block.text
+        for old, new in (swaps or {}).items():
+            assert old in text, f"{old} is not in {block}"
+            text = text.replace(old, new)
         words = self.cluster.outside.network_command(["bash", "-e", "-x", "-c", text])
 
         def spawn(*_: object, **options: Any) -> "subprocess.Popen[str]":
@@ -57,7 +72,10 @@ class Person:
     def _environment(self) -> dict[str, str]:
         known = {key: os.environ[key] for key in os.environ if not key.startswith("MOLDAU_")}
         places = (str(self.folder / "bin"), str(Path(sys.executable).parent), known["PATH"])
-        own = {"HELM_CACHE_HOME": str(self.folder / "helm"), "HELM_CONFIG_HOME": str(self.folder / "helm")}
+        own = {
+            "HELM_CACHE_HOME": str(self.folder / "helm"),
+            "HELM_CONFIG_HOME": str(self.folder / "helm"),
+        }
         return known | own | {"PATH": ":".join(places), "KUBECONFIG": str(self.cluster.kubeconfig)}
 
     # ---- looking
@@ -82,6 +100,52 @@ class Person:
     def ready_pods(self) -> list[str]:
         return sorted(name for name, each in self.pods().items() if is_true(each, "Ready"))
 
+    def wait_until_ready(self, *names: str) -> None:
+        """These pods and no others, of this cluster of brokers."""
+
+        def holds() -> bool:
+            return list(self.pods()) == list(names) == self.ready_pods()
+
+        wait_until(holds, f"{', '.join(names)} are ready", describe=self.describe)
+
+    def uids(self) -> dict[str, str]:
+        return {name: each["metadata"]["uid"] for name, each in self.pods().items()}
+
+    @contextmanager
+    def steady_load(self, topic: str, password: str) -> Iterator[Callable[[], None]]:
+        """A pod produces with acks=all, through the service: nothing fails, and nothing is lost.
+
+        Gives what waits until more was acknowledged.
+        """
+        self.moldau("topic", "create", topic, "--partitions", "3")
+        pod = load_pod(self.namespace, topic, password)
+        # Nodes that are drained lose it, too.
+        pod["spec"]["nodeName"] = self.pods()["moldau-0"]["spec"]["nodeName"]
+        self.cluster.apply(pod, load_files(self.namespace))
+
+        def last(lines: str = "--tail=1") -> dict[str, Any]:
+            shown = self.kubectl("logs", topic, lines).splitlines()
+            return dict(json.loads(shown[-1])) if shown else {"acked": 0, "failures": []}
+
+        def more() -> None:
+            goal = last()["acked"] + 100
+            wait_until(lambda: last()["acked"] >= goal, "more is acknowledged", describe=last)
+
+        wait_until(lambda: self.get("pod", topic)[0]["status"]["phase"] == "Running", "it runs")
+        more()
+        yield more
+        more()
+        self.kubectl("exec", topic, "--", "sh", "-c", "kill 1")
+        wait_until(
+            lambda: self.get("pod", topic)[0]["status"]["phase"] == "Succeeded", "all is read"
+        )
+        found = last("--tail=-1")
+        self.kubectl("delete", "pod", topic)
+        assert found["failures"] == []
+        verdict = check(found["events"])
+        assert verdict.clean, verdict
+        assert verdict.acked == found["acked"] > 0
+
     def describe(self) -> str:
         lines = self.kubectl("get", "pods,pvc,events", "-o", "wide")
         for name in self.pods():
@@ -91,3 +155,53 @@ class Person:
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             lines += f"---- {name}\n{done.stdout}{done.stderr}"
         return lines
+
+
+# ---- the pod of the load
+
+
+def load_pod(namespace: str, topic: str, password: str) -> dict[str, Any]:
+    wanted = {
+        "bootstrap": f"moldau.{namespace}.svc.cluster.local:9092",
+        "topic": topic,
+        "partitions": 3,
+        "properties": {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "root",
+            "sasl.password": password,
+            "ssl.ca.location": "/tls/ca.crt",
+        },
+    }
+    container = {
+        "name": "load",
+        "image": IMAGE,
+        "command": ["python", "/load/kubernetes_load.py", json.dumps(wanted)],
+        "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in ("load", "tls")],
+    }
+    authority = [{"key": "ca.crt", "path": "ca.crt"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": topic, "namespace": namespace},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "volumes": [
+                {"name": "load", "configMap": {"name": "load"}},
+                {"name": "tls", "secret": {"secretName": "moldau-tls", "items": authority}},
+            ],
+        },
+    }
+
+
+def load_files(namespace: str) -> dict[str, Any]:
+    here = Path(__file__).parent
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "load", "namespace": namespace},
+        "data": {
+            name: (here / name).read_text() for name in ("kubernetes_load.py", "steady_load.py")
+        },
+    }

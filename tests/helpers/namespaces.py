@@ -25,7 +25,8 @@ class Namespaces:
         # A test that is killed has no time to clean up.
         end = () if inside else ("setpriv", "--pdeathsig", "KILL")
         words = [*end, "unshare", *_KINDS, "--fork", "--kill-child", "--mount-proc", str(init)]
-        self._holder = subprocess.Popen(inside.command(words) if inside else words)
+        with self.log("namespaces").open("ab") as log:
+            self._holder = subprocess.Popen(inside.command(words) if inside else words, stderr=log)
         self._started: list[subprocess.Popen[bytes]] = []
         self.pid = wait_until(self._first_process, "the namespaces exist")
 
@@ -62,7 +63,7 @@ class Namespaces:
             **options,
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}"
-        return done.stdout
+        return str(done.stdout)
 
     def start(self, name: str, *words: str) -> None:
         """Leave it running; what it prints goes to `logs`."""
