@@ -71,6 +71,8 @@ def test_brokers_are_spread_over_nodes_and_know_their_zones(person: Person) -> N
     assert sorted(nodes.values()) == sorted(zones)
     found = {each["http"].partition(".")[0]: each["rack"] for each in person.brokers()}
     assert found == {name: zones[node] for name, node in nodes.items()}
+    # It is the first for a moment only.
+    assert "single-broker" not in person.kubectl("logs", POD_0)
 
 
 def test_an_upgrade_restarts_one_broker_after_the_other(person: Person) -> None:
