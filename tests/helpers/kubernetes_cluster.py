@@ -7,20 +7,25 @@ Debian's. It has no way to other machines: images are made here.
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 import yaml
+from kubernetes_image import moldau_image, pause_image
 from kubernetes_node import (
     API_HOST,
     API_PORT,
     BRIDGE,
+    CNI_PLUGINS,
     DOMAIN,
     Node,
     remove_groups,
 )
 from kubernetes_programs import built_programs
+from machine_rootfs import CACHE, need_packages
 from namespaces import Namespaces
 from secure_front import identity
 
@@ -29,6 +34,13 @@ from moldau.testing.waiting import wait_until
 SERVICES: Final = "10.215.200.0/24"
 FIRST_SERVICE: Final = "10.215.200.1"
 TOKEN: Final = "of-the-administrator"
+PACKAGES: Final = {
+    "containerd": "containerd",
+    "runc": "runc",
+    f"{CNI_PLUGINS}/bridge": "containernetworking-plugins",
+    "iptables": "iptables",
+    "ip": "iproute2",
+}
 STORAGE: Final = "100Gi"
 VOLUMES: Final = 8
 """Of each node."""
@@ -205,6 +217,18 @@ class Cluster:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+@contextmanager
+def made_cluster(*, nodes: int) -> Iterator[Cluster]:
+    """A Kubernetes with the images of this tree; skips the test where it cannot be made."""
+    need_packages(PACKAGES)
+    # Not in memory, as other temporary files are: every node unpacks its images.
+    with TemporaryDirectory(prefix="kubernetes-run-", dir=CACHE) as name:
+        folder = Path(name)
+        images = [pause_image(built_programs() / "pause", folder), moldau_image()]
+        with Cluster(folder, images, nodes=nodes) as made:
+            yield made
 
 
 def is_true(found: dict[str, Any], condition: str) -> bool:

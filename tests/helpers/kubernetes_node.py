@@ -5,6 +5,7 @@ outside of them is changed but groups of processes (/sys/fs/cgroup), which are r
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ API_PORT: Final = 6443
 DOMAIN: Final = "cluster.local"
 BRIDGE: Final = "moldau-k"
 GROUPS: Final = Path("/sys/fs/cgroup")
+OWN_GROUP: Final = f"{BRIDGE}-{os.getpid()}"
 LIMITS: Final = ("cpu", "cpuset", "io", "memory", "pids")
 CNI_PLUGINS: Final = "/usr/lib/cni"
 CONTAINERD: Final = f"""
@@ -199,13 +201,13 @@ def hierarchies() -> list[Path]:
 def make_groups(name: str) -> str:
     """Where all processes of a node are counted."""
     for top in hierarchies():
-        for group in (top / BRIDGE, top / BRIDGE / name):
+        for group in (top / OWN_GROUP, top / OWN_GROUP / name):
             group.mkdir(exist_ok=True)
             pass_on_limits(group.parent)
             if (group / "cpuset.cpus").exists():
                 for field in ("cpuset.cpus", "cpuset.mems"):
                     (group / field).write_text((group.parent / field).read_text())
-    return f"/{BRIDGE}/{name}"
+    return f"/{OWN_GROUP}/{name}"
 
 
 def pass_on_limits(group: Path) -> None:
@@ -218,7 +220,7 @@ def pass_on_limits(group: Path) -> None:
 
 def remove_groups() -> None:
     for top in hierarchies():
-        for folder in sorted((top / BRIDGE).glob("**/"), reverse=True):
+        for folder in sorted((top / OWN_GROUP).glob("**/"), reverse=True):
             wait_until(lambda folder=folder: is_removed(folder), f"{folder} is empty")
 
 

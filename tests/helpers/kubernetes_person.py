@@ -26,9 +26,11 @@ DATA: Final = ("--data-dir", "/var/lib/moldau/data")
 class Person:
     """Somebody with helm, kubectl and moldau, in a clone of the repository and one namespace."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, *, uses_tls: bool = True) -> None:
         self.cluster = cluster
         self.namespace = namespace
+        # Without TLS there are no rights either, and no token is sent.
+        self._rights = DATA if uses_tls else ()
         self.folder = cluster.folder / f"person of {namespace}"
         self.folder.mkdir()
         (self.folder / "deploy").symlink_to(ROOT / "deploy")
@@ -88,7 +90,9 @@ class Person:
 
     def moldau(self, *words: str, pod: str = "moldau-0") -> str:
         """A command in a pod, as its administrator."""
-        return self.kubectl("exec", pod, "--container", "broker", "--", "moldau", *words, *DATA)
+        return self.kubectl(
+            "exec", pod, "--container", "broker", "--", "moldau", *words, *self._rights
+        )
 
     def brokers(self) -> list[dict[str, Any]]:
         return list(json.loads(self.moldau("broker", "list", "-o", "json")))
