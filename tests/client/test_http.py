@@ -1,6 +1,7 @@
 """HTTP requests with TLS and credentials, against a real server."""
 
 import base64
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ from moldau.api.request_login import NEEDED
 from moldau.client.cluster_client import ClusterClient, LoginReply, LoginRequest
 from moldau.client.errors import ClientError, RejectedError, UnreachableError
 from moldau.client.queue.rpc_failures import error_for
-from moldau.client.security import parse_security
+from moldau.client.security import parse_security, tls_context
 
 pytestmark = pytest.mark.inprocess
 
@@ -29,6 +30,21 @@ SERVER = identity("server", hosts=("localhost", "127.0.0.1"), signer=CA)
 LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": SECRET}
 Serve = Callable[..., LoginServer]
 TRUST = {"ssl.truststore.certificates": CA.pem}
+
+
+@pytest.fixture
+def as_python_3_13(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    make = ssl.create_default_context
+
+    def strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = make(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    tls_context.cache_clear()
+    yield
+    tls_context.cache_clear()
 
 
 @pytest.fixture
@@ -52,6 +68,14 @@ def test_a_password_goes_along_as_basic_over_tls(serve: Serve) -> None:
     ClusterClient([f"localhost:{server.port}"], security=security).ready()
     pair = base64.b64encode(f"ann:{SECRET}".encode()).decode()
     assert server.calls == [("/readyz", f"Basic {pair}")]
+
+
+def test_an_authority_without_key_identifiers_is_trusted_by_every_python(
+    serve: Serve, as_python_3_13: None
+) -> None:
+    server = serve(tls=True)
+    security = {"security.protocol": "SASL_SSL", **LOGIN, **TRUST}
+    client(f"localhost:{server.port}", **security).ready()
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,27 @@ def variables(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def ask(variables: dict[str, str], node: str, file: Path) -> subprocess.CompletedProcess[str]:
+AS_PYTHON_3_13 = """
+import runpy, ssl, sys
+
+make = ssl.create_default_context
+
+def strict(*arguments, **options):
+    context = make(*arguments, **options)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+ssl.create_default_context = strict
+sys.argv[:1] = []
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def ask(
+    variables: dict[str, str], node: str, file: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), LABEL, str(file)],
+        [sys.executable, *options, str(SCRIPT), LABEL, str(file)],
         env={**variables, "NODE_NAME": node},
         capture_output=True,
         text=True,
@@ -51,6 +69,13 @@ def test_the_zone_is_the_label_of_the_node(
     done = ask(variables, node, tmp_path / "rack")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "rack").read_text() == zone
+
+
+def test_an_authority_without_key_identifiers_is_trusted_by_every_python(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    done = ask(variables, "with", tmp_path / "rack", "-c", AS_PYTHON_3_13)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_service_account_without_the_right_is_named(

@@ -1,6 +1,7 @@
 """A producer with acks=all that never pauses, and the history of it for faults/checker."""
 
 import threading
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -15,7 +16,11 @@ class SteadyLoad:
     """Produces in a thread until it is left; every delivery is noted."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """`settings`: of the clients, to log in."""
         self._connection = {"bootstrap.servers": bootstrap, **(settings or {})}

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from moldau.model.errors import ConfigError
 from moldau.server.config.schema import ServerConfig, TopicConfig
-from moldau.server.derived_config import config_warnings, with_rack
+from moldau.server.derived_config import config_warnings, is_alone, with_rack
 
 
 def test_the_defaults_are_not_doubtful():
@@ -20,6 +20,14 @@ def test_more_replicas_than_there_are_brokers_are_doubtful(key):
     (text,) = config_warnings(config)
     assert text.startswith(f"topic.{key} is 2, but this is the only broker")
     assert text.endswith(f"topic.{key} is 1")
+
+
+@pytest.mark.parametrize(
+    ("members", "count", "expected"),
+    [(None, 1, True), (None, 2, False), ("a:1", 1, True), ("a:1,b:1,c:1", 1, False)],
+)
+def test_the_first_of_several_initial_members_is_not_alone(members, count, expected):
+    assert is_alone(replace(ServerConfig(), initial_members=members), count) is expected
 
 
 def test_the_rack_may_be_in_a_file(tmp_path: Path):

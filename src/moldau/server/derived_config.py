@@ -82,6 +82,11 @@ def _security_protocol(listener: ListenerConfig) -> str:
     return f"SASL_{transport}" if listener.sasl else transport
 
 
+def is_alone(config: ServerConfig, broker_count: int) -> bool:
+    """Whether there is one broker, and `initial_members` names no others that are about to join."""
+    return broker_count == 1 and "," not in (config.initial_members or "")
+
+
 def config_warnings(config: ServerConfig) -> list[str]:
     """Settings that are valid, but cannot be met while there is only one broker."""
     found = []

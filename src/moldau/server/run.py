@@ -17,7 +17,7 @@ from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import LogFormat, ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.core_dumps import forbid_core_dumps
-from moldau.server.derived_config import config_warnings
+from moldau.server.derived_config import config_warnings, is_alone
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
@@ -138,10 +138,10 @@ async def serve(
             return await ended
         info = starting.result()
         started = True
-        if info.broker_count == 1:
+        if is_alone(config, info.broker_count):
             log.info("single-broker cluster: topics have one replica, and are lost with its disk")
-        for doubt in config_warnings(config) if info.broker_count == 1 else ():
-            log.warning(doubt, extra=events.CONFIG_UNMET())
+            for doubt in config_warnings(config):
+                log.warning(doubt, extra=events.CONFIG_UNMET())
         for danger in doubts(config):
             log.warning(danger, extra=events.CONFIG_UNSAFE())
         log.info(

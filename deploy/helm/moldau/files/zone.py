@@ -27,6 +27,8 @@ def labels(node: str) -> dict[str, str]:
         f"https://{host}:{port}/api/v1/nodes/{node}", headers={"Authorization": f"Bearer {token}"}
     )
     trusted = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
+    # Python 3.13 refuses what many clusters have: an authority without key identifiers.
+    trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
     with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
         found: dict[str, str] = json.load(answer)["metadata"].get("labels") or {}
     return found
