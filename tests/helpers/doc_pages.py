@@ -18,8 +18,7 @@ def blocks(page: str, language: str, heading: str) -> list[str]:
 
 _BLOCK = re.compile(
     r"(?:^ *<!-- (?P<mark>run[^\n]*?) -->\n)?"
-    r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$"
-    r"(?:\n+\*Not run by the tests: (?P<reason>[^*]+)\*$)?",
+    r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -33,7 +32,6 @@ class Block:
     language: str
     text: str
     mark: str
-    reason: str
 
     @property
     def has_commands(self) -> bool:
@@ -53,7 +51,6 @@ def all_blocks(page: Path) -> list[Block]:
             found["language"],
             textwrap.dedent(found["text"]),
             found["mark"] or "",
-            found["reason"] or "",
         )
         for found in _BLOCK.finditer(text)
     ]

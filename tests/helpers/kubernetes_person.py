@@ -169,7 +169,7 @@ def load_pod(namespace: str, topic: str, password: str) -> dict[str, Any]:
         "bootstrap": f"moldau.{namespace}.svc.cluster.local:9092",
         "topic": topic,
         "partitions": 3,
-        "properties": {
+        "settings": {
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.username": "root",
@@ -180,7 +180,7 @@ def load_pod(namespace: str, topic: str, password: str) -> dict[str, Any]:
     container = {
         "name": "load",
         "image": IMAGE,
-        "command": ["python", "/load/kubernetes_load.py", json.dumps(wanted)],
+        "command": ["python", "/load/machine_load.py", json.dumps(wanted)],
         "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in ("load", "tls")],
     }
     authority = [{"key": "ca.crt", "path": "ca.crt"}]
@@ -205,7 +205,5 @@ def load_files(namespace: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "load", "namespace": namespace},
-        "data": {
-            name: (here / name).read_text() for name in ("kubernetes_load.py", "steady_load.py")
-        },
+        "data": {name: (here / name).read_text() for name in ("machine_load.py", "steady_load.py")},
     }

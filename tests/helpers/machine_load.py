@@ -1,38 +1,30 @@
-"""A steady producer as a process, for machines that the tests themselves cannot connect to.
+"""A steady producer as a process, for where the tests themselves cannot connect: machines, pods.
 
-    machine_load.py BOOTSTRAP TOPIC PARTITIONS FILE
+    machine_load.py SETTINGS
 
-FILE: JSON with the settings of Kafka clients, to log in.
+SETTINGS: a JSON object with bootstrap, topic, partitions, and the settings of a Kafka client.
 
-It says how much was acknowledged, and after SIGTERM, in one line of JSON, what went wrong.
+It prints how much is acknowledged; after SIGTERM it reads all, and prints the history of it.
 """
 
 import json
 import signal
 import sys
 import threading
-from pathlib import Path
-from typing import Final
 
 from steady_load import SteadyLoad
 
-from faults.checker import check
 
-_TELL_SECONDS: Final = 0.2
-
-
-def main() -> None:
-    bootstrap, topic, partitions, file = sys.argv[1:]
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    load = SteadyLoad(bootstrap, topic, int(partitions), json.loads(Path(file).read_text()))
-    with load:
-        while not ended.wait(_TELL_SECONDS):
-            print(f"acknowledged {load.acked}", flush=True)
+def main(bootstrap: str, topic: str, partitions: int, settings: dict[str, str]) -> None:
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    with SteadyLoad(bootstrap, topic, partitions, settings) as load:
+        while not stopping.wait(0.5):
+            print(json.dumps({"acked": load.acked, "failures": load.failures}), flush=True)
     load.read_all()
-    wrong = {str(kind): found for kind, found in check(load.events).examples.items()}
-    print(json.dumps({"acknowledged": load.acked, "failures": load.failures, "wrong": wrong}))
+    found = {"acked": load.acked, "failures": load.failures, "events": load.events}
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(**json.loads(sys.argv[1]))

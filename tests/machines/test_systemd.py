@@ -16,6 +16,7 @@ from doc_pages import ROOT, all_blocks, blocks
 from machines import Terminal
 from systemd_machines import Remote, SystemdMachines, systemd_machines
 
+from faults.checker import check
 from moldau.testing.waiting import wait_until
 from release.dist import build
 
@@ -82,7 +83,8 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdMachin
 
 
 def acknowledged(load: Terminal) -> int:
-    return int(re.findall(r"^acknowledged (\d+)$", load.said, re.MULTILINE)[-1])
+    counts = re.findall(r'^{"acked": (\d+),', load.said, re.MULTILINE)
+    return int(counts[-1]) if counts else 0
 
 
 @contextmanager
@@ -90,27 +92,30 @@ def producing(machines: SystemdMachines, topic: str) -> Iterator[None]:
     """With a producer with acks=all that must not fail; nothing is lost, repeated or reordered."""
     operator = machines.operator
     operator.run(f"moldau topic create {topic} --partitions 3")
-    login = {
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": "ca.pem",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": "root",
-        "sasl.password": (operator.home / "root.password").read_text().strip(),
+    wanted = {
+        "bootstrap": ",".join(f"{name}.example:9092" for name in HOSTS),
+        "topic": topic,
+        "partitions": 3,
+        "settings": {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": "ca.pem",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "root",
+            "sasl.password": (operator.home / "root.password").read_text().strip(),
+        },
     }
-    (operator.home / "clients.json").write_text(json.dumps(login))
-    words = [sys.executable, ROOT / "tests/helpers/machine_load.py"]
-    command = " ".join(shlex.quote(str(word)) for word in words)
+    program = str(ROOT / "tests/helpers/machine_load.py")
     operator.settle(f"export PYTHONPATH={ROOT}:{ROOT}/tests/helpers")
-    load = operator.start(f"{command} $MOLDAU_BROKERS {topic} 3 clients.json")
-    load.wait_for("acknowledged 1")
+    load = operator.start(shlex.join([sys.executable, program, json.dumps(wanted)]))
+    wait_until(lambda: acknowledged(load) > 0, "it has begun", describe=lambda: load.said)
     yield
     before = acknowledged(load)
     wait_until(lambda: acknowledged(load) > before, "it goes on", describe=lambda: load.said)
     assert load.end() == 0, load.said
     found = json.loads(load.said.splitlines()[-1])
     assert found["failures"] == []
-    assert found["wrong"] == {}
-    assert found["acknowledged"] > 100
+    assert check(found["events"]).examples == {}
+    assert found["acked"] > 100
 
 
 def state(host: Remote, *names: str) -> list[str]:
