@@ -86,6 +86,7 @@ def machines(folder: Path) -> Iterator[Machines]:
         yield made
 
 
+@pytest.mark.safety
 def test_a_cluster_of_several_machines_is_made_grows_and_gets_a_new_disk(
     machines: Machines,
 ) -> None:
