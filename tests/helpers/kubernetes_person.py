@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -58,16 +59,24 @@ class Person:
 
         def spawn(*_: object, **options: Any) -> "subprocess.Popen[str]":
             options["env"] = {**self._environment(), **options["env"]}
-            return subprocess.Popen(words, cwd=self.folder, text=True, **options)
+            return subprocess.Popen(
+                words, cwd=self.folder, text=True, start_new_session=True, **options
+            )
 
         terminal = Terminal(spawn, whole=True)
         pending = list(answers)
         # As long as it takes: a rolling update has no end that could be known.
-        while terminal.read():
-            if pending and pending[0][0] in terminal.seen.rpartition("\n")[2]:
-                terminal.type(f"{pending.pop(0)[1]}\n")
-            time.sleep(0.1)
-        terminal.close()
+        try:
+            while terminal.read():
+                if pending and pending[0][0] in terminal.seen.rpartition("\n")[2]:
+                    terminal.type(f"{pending.pop(0)[1]}\n")
+                time.sleep(0.1)
+        except BaseException:
+            # The test is interrupted, or takes too long: nothing is left of it.
+            os.killpg(terminal.process.pid, signal.SIGKILL)
+            raise
+        finally:
+            terminal.close()
         assert terminal.process.wait() == 0, f"{terminal.seen}\n{self.describe()}"
         return terminal.seen
 
