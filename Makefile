@@ -82,7 +82,8 @@ $(VENV)/deploy: $(BUILT_FROM) | $(VENV)/test
 # For the chart of Kubernetes: `make test` uses a helm that is there, and renders nothing without one.
 .PHONY: helm
 helm: | $(VENV)/python ## install helm into .venv by Go, for the tests of the chart (two minutes)
-	@GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.16.4
+	@if command -v go >/dev/null 2>&1; then GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.16.4; \
+	else echo "skipped: there is no Go to build helm"; fi
 
 $(VENV)/bench: $(BUILT_FROM) | $(VENV)/check
 	@$(LOCKED) -e '.[test,bench]'
@@ -155,7 +156,7 @@ $(BIN)/docker-compose: | $(VENV)/python
 	else echo "skipped: there is no Go to build docker compose; the tests of containers will be skipped"; fi
 
 .PHONY: machines
-machines: ready compose ## run the pages about systemd, containers and Kubernetes on real ones (as root on Debian)
+machines: ready compose helm ## run the pages about systemd, containers and Kubernetes on real ones (as root on Debian)
 	@$(BIN)/python tests/run.py --kind machine -- $(PYTEST_ARGS)
 
 .PHONY: test-long

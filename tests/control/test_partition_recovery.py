@@ -43,8 +43,9 @@ def judged(
     *left: ReplicaSurvey,
     silent: tuple[int, ...] = (),
     name: str = "t",
+    part: Partition | None = None,
 ) -> PartitionRecovered | None:
-    part = Partition(PartitionIndex(0), tuple(BrokerId(voter) for voter in voters))
+    part = part or Partition(PartitionIndex(0), tuple(BrokerId(voter) for voter in voters))
     topic = Topic(
         name=name,
         topic_id=TopicId(bytes(16)),
@@ -140,23 +141,64 @@ def test_what_cannot_be_deleted_begins_again_if_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    "left",
+    ("left", "remedy"),
     [
-        replica(3, voters=(), problem="corrupt at byte 17"),
-        replica(3, voters=(), problem="the disk is full", may_pass=True),
+        (replica(3, voters=(), problem="corrupt at byte 17"), "set the damaged log aside"),
+        (replica(3, voters=(), problem="the disk is full", may_pass=True), "mend that first"),
     ],
 )
 def test_what_cannot_be_deleted_does_not_begin_again_while_there_is_a_replica(
-    left: ReplicaSurvey,
+    left: ReplicaSurvey, remedy: str
 ) -> None:
     found = judged((2, 3), {2}, left, name=OFFSETS)
     assert found is not None
     assert found.state == "impossible"
-    assert "lost as well" in found.reason
+    assert remedy in found.reason
     assert "delete the topic" not in found.reason
-    silent = judged((2, 3), {2}, silent=(3,), name=OFFSETS)
-    assert silent is not None
-    assert silent.state == "impossible"
+
+
+@pytest.mark.parametrize("silent", [3, 4])
+def test_nothing_begins_empty_while_a_broker_does_not_respond(silent: int) -> None:
+    # 4 is not among the replicas: it may have been, and not know that it was moved away.
+    found = judged((2, 3), {2, 3} - {silent}, silent=(silent,), name=OFFSETS)
+    assert found is not None
+    assert found.state == "impossible"
+    assert f"broker {silent} may have a replica" in found.reason
+
+
+def test_a_log_that_was_made_after_damage_counts_for_no_voter() -> None:
+    # 3 is a voter by its number, and not with the log that it has now.
+    voters = (3, 4, 5)
+    rebuilt = replica(3, voters=voters, is_voter=False)
+    found = judged(voters, {4, 5}, rebuilt, name=OFFSETS)
+    assert found is not None
+    assert (found.state, found.survivor) == ("possible", 3)
+    assert "what the replica of broker 3 lacks is lost" in found.reason
+
+
+def test_a_damaged_replica_of_a_move_may_be_the_only_voter() -> None:
+    moving = Partition(
+        PartitionIndex(0),
+        replicas=tuple(map(BrokerId, (4, 5, 1, 2, 3))),
+        target=tuple(map(BrokerId, (4, 5))),
+        origin=tuple(map(BrokerId, (1, 2, 3))),
+    )
+    learner = replica(5, voters=(1, 2, 3), is_voter=False)
+    damaged = replica(4, voters=(), problem="corrupt at byte 17")
+    found = judged((), {1, 2, 3}, learner, damaged, name=OFFSETS, part=moving)
+    assert found is not None
+    assert found.state == "impossible"
+    behind = replica(4, voters=(1, 2, 3), is_voter=False, end=3)
+    other = judged((), {1, 2, 3}, learner, behind, name=OFFSETS, part=moving)
+    assert other is not None
+    assert (other.state, other.survivor) == ("possible", 5)
+
+
+def test_the_highest_epoch_counts_that_anybody_has_heard_of() -> None:
+    absent = ReplicaSurvey(broker=9, problem="it has no replica", known_epoch=100_004)
+    found = judged((1, 2, 3), {2, 3}, replica(1, voters=(1, 2, 3)), absent)
+    assert found is not None
+    assert found.known_epoch == 100_004
 
 
 def test_what_cannot_be_deleted_goes_on_with_a_replica_that_was_being_filled() -> None:

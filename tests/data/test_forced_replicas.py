@@ -25,12 +25,16 @@ def lost_majority() -> tuple[World, ForcedReplicas]:
     return world, forced_replicas(world)
 
 
-def forced_replicas(world: World) -> ForcedReplicas:
+def forced_replicas(world: World, announced: int = -1) -> ForcedReplicas:
     async def fresh() -> Image:
         return world.image
 
     return ForcedReplicas(
-        me=ME, partitions=world.partitions, driver=world.driver, fresh_image=fresh
+        me=ME,
+        partitions=world.partitions,
+        driver=world.driver,
+        fresh_image=fresh,
+        leader_epoch=lambda topic_id, index: Epoch(announced),
     )
 
 
@@ -67,6 +71,17 @@ async def test_a_replica_that_is_not_open_yet_may_be_a_good_one() -> None:
     await world.partitions.reconcile(EMPTY_IMAGE)
     (found,) = forced.survey(image, ((TOPIC_ID, FIRST),)).replicas
     assert found.may_pass
+    world.stop()
+
+
+async def test_the_epoch_of_a_leader_that_is_lost_is_known_also_without_its_log() -> None:
+    # Nobody would follow a new leader of a lower one.
+    world, _ = lost_majority()
+    forced = forced_replicas(world, announced=100_004)
+    (found,) = forced.survey(world.image, ((TOPIC_ID, FIRST),)).replicas
+    assert found.known_epoch == 100_004
+    (absent,) = forced.survey(world.image, ((bytes(16), FIRST),)).replicas
+    assert absent.known_epoch == 100_004
     world.stop()
 
 

@@ -127,6 +127,7 @@ def test_the_replica_that_is_left_goes_on_and_lost_brokers_stay_out() -> None:
         )
         assert shown is not None
         assert "t:0" in shown.stdout
+        assert f"{OFFSETS}:{state}: no replica is left: it begins again" in shown.stderr
         unasked = recover(cluster, lost)
         assert unasked.returncode != 0
         assert "may be lost" in unasked.stderr

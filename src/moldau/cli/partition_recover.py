@@ -60,7 +60,7 @@ def recover(
     client, topology = connect(http, call_seconds_max=_SECONDS_MAX)
     wanted = _named(targets, topology) if targets else None
     plan = client.recover(RecoveryRequest(lost=lost, partitions=wanted, dry_run=True)).partitions
-    names = ", ".join(map(str, lost))
+    names = ",".join(map(str, lost))
     if not plan:
         say("nothing to recover: no partition has lost a majority of its replicas")
         if not dry_run:
@@ -93,6 +93,8 @@ def recover(
         f"recovered {counted(len(done), 'partition')}; replicas on other brokers are being added: "
         "moldau partition list-moves"
     )
+    if targets:
+        say(f"others may need it, too: moldau partition recover --lost {names} --dry-run")
     return ExitCode.OK
 
 
@@ -135,11 +137,8 @@ def _rows(partitions: "Sequence[PartitionRecovered]") -> list[dict[str, object]]
 def _shown(one: "PartitionRecovered") -> str:
     if one.state != "possible":
         return f"{one.topic}:{one.partition}: cannot be recovered: {one.reason}"
-    if one.survivor < 0:
-        return (
-            f"{one.topic}:{one.partition}: no replica is left: it begins again, empty, and what "
-            "groups, transactions or queues kept there is lost unless one of the disks is found"
-        )
+    if one.reason:
+        return f"{one.topic}:{one.partition}: {one.reason}"
     lines = [
         f"{one.topic}:{one.partition}: goes on with the replica of broker {one.survivor}",
         *(

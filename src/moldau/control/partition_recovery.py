@@ -15,6 +15,7 @@ has a majority again is not touched.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -29,7 +30,7 @@ from moldau.metadata.lost_broker_rules import check_lost, has_replica_on
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.model.malformed import MALFORMED
-from moldau.model.topology import PartitionRecovered, RecoveryReply
+from moldau.model.topology import PartitionRecovered, RecoveryReply, ReplicaSurvey
 from moldau.net.peers.caller import PeerCaller
 from moldau.net.peers.methods import PeerMethod
 from moldau.replica.only_voter import forced_epoch
@@ -37,9 +38,9 @@ from moldau.replica.only_voter import forced_epoch
 _CALL_SECONDS_MAX: Final = 20.0
 _decode_survey: Final = msgspec.msgpack.Decoder(BrokerSurvey).decode
 
-_OPENING_SECONDS: Final = 0.25
-_OPENINGS_MAX: Final = 80
-"""Of replicas that brokers were given: twenty seconds."""
+_OPEN_SECONDS: Final = 0.25
+_OPEN_SECONDS_MAX: Final = 20.0
+"""For replicas that brokers were given: how often they are asked for, and how long."""
 
 Part = tuple[Topic, Partition]
 Surveys = Mapping[BrokerId, BrokerSurvey | RefusedError]
@@ -79,11 +80,11 @@ class PartitionRecovery:
             is_removed = lost <= image.removed_brokers.keys()
             if dry_run or not any(one.state == "possible" for one in found):
                 return RecoveryReply(partitions=tuple(found), is_removed=is_removed)
+            empty = {(one.topic, one.partition) for one in found if begins_empty(one)}
             await self._metadata.submit(RemoveLostBrokers(broker_ids=tuple(sorted(lost))))
             # Only what is left counts now, and it has no leader that could still change it. In the
             # image from before: brokers that are to get replicas now have nothing to say.
             parts, found = await self._judge_all(image, lost, wanted)
-            empty = {(one.topic, one.partition) for one in found if begins_empty(one)}
             done = [
                 await self._recover_one(part, one) if one.state == "possible" else one
                 for part, one in zip(parts, found, strict=True)
@@ -149,13 +150,23 @@ class PartitionRecovery:
     async def _begin_again(
         self, lost: frozenset[BrokerId], wanted: Sequence[tuple[str, int]]
     ) -> list[PartitionRecovered]:
-        """Partitions of which nothing is left, on the brokers that have them by now."""
-        for _ in range(_OPENINGS_MAX):
-            parts, found = await self._judge_all(await self._metadata.fresh(), lost, wanted)
-            if not any(one.state == "impossible" for one in found):
-                break
-            # Some are not open yet.
-            await asyncio.sleep(_OPENING_SECONDS)
+        """Partitions of which nothing is left, on the brokers that have them by now.
+
+        All of these are waited for: so whoever does it chooses the same one.
+        """
+        deadline = time.monotonic() + _OPEN_SECONDS_MAX
+        try:
+            while True:
+                parts, found = await self._judge_all(await self._metadata.fresh(), lost, wanted)
+                is_open = not any(one.state == "impossible" for one in found)
+                if is_open or time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(_OPEN_SECONDS)
+        except RefusedError as error:
+            return [
+                PartitionRecovered(topic=name, partition=index, state="failed", reason=str(error))
+                for name, index in wanted
+            ]
         return [
             await self._recover_one(part, one) if one.state == "possible" else one
             for part, one in zip(parts, found, strict=True)
@@ -163,7 +174,10 @@ class PartitionRecovery:
 
     async def _recover_one(self, part: Part, one: PartitionRecovered) -> PartitionRecovered:
         topic, partition = part
-        epoch = forced_epoch([NO_EPOCH, *(Epoch(replica.known_epoch) for replica in one.replicas)])
+        if begins_empty(one):
+            reason = "no broker was given it: upgrade all brokers, and run the command again"
+            return replace(one, state="failed", reason=reason)
+        epoch = forced_epoch([Epoch(one.known_epoch)])
         survivor = BrokerId(one.survivor)
         needs_voter = any(each.is_voter for each in one.replicas if each.broker == survivor)
         try:
@@ -212,16 +226,13 @@ def judge(
 ) -> PartitionRecovered | None:
     """None for a partition with a majority: it needs nothing."""
     topic, partition = part
-    replicas = [
-        replica
-        for survey in surveys.values()
-        if isinstance(survey, BrokerSurvey)
-        and ((replica := survey.replicas[number]).voters or replica.broker in partition.replicas)
+    asked = [
+        survey.replicas[number] for survey in surveys.values() if isinstance(survey, BrokerSurvey)
     ]
+    replicas = [one for one in asked if one.voters or one.broker in partition.replicas]
     sound = [replica for replica in replicas if not replica.problem]
     counted = [replica for replica in sound if replica.is_voter]
-    voted = {*(partition.origin or partition.replicas), *(v for one in sound for v in one.voters)}
-    is_last = topic.internal and not voted - gone
+    is_last = topic.internal and not _left_voters(partition, replicas, gone)
     # One that was still being filled lacks what a voter may have, unless its log is the better one.
     # If no voter is left of what cannot be deleted, it is better than nothing.
     best = max(
@@ -240,22 +251,23 @@ def judge(
     silent = [
         (broker, survey)
         for broker, survey in surveys.items()
-        if broker in maybe and isinstance(survey, RefusedError)
+        # Before something begins empty, all have to say that they have nothing of it.
+        if isinstance(survey, RefusedError) and (broker in maybe or (is_last and best is None))
     ]
     reason = ""
     if silent:
         reason = (
             f"broker {silent[0][0]} may have a replica, too, and does not respond "
-            f"({silent[0][1]}): start it, or name it as lost as well"
+            f"({silent[0][1]}): start it; only if its disk is lost, name it as lost as well"
         )
     elif passing := [one for one in replicas if one.may_pass and one.broker in maybe]:
         reason = (
             f"the replica of broker {passing[0].broker} may be better ({passing[0].problem}): mend "
             "that first, or stop the broker and name it as lost as well"
         )
-    elif best is None and not (is_last and not maybe):
+    elif best is None and not is_last:
         reason = "no replica is left that could be used: " + (
-            "stop its broker, and name it as lost as well"
+            "set the damaged log aside, start its broker again, and repeat the command"
             if topic.internal
             else "delete the topic, and restore it"
         )
@@ -265,11 +277,31 @@ def judge(
             f"the replica of broker {unusable} cannot be used, and its broker is not lost: repair "
             "it, or stop the broker and name it as lost as well"
         )
+    note = ""
+    if best is None:
+        note = "no replica is left: it begins again, empty; what was kept there is lost"
+    elif is_last and not best.is_voter:
+        note = f"no voter is left: what the replica of broker {best.broker} lacks is lost"
     return PartitionRecovered(
         topic=topic.name,
         partition=partition.index,
         survivor=-1 if reason or best is None else best.broker,
         state="impossible" if reason else "possible",
-        reason=reason,
+        reason=reason or note,
+        known_epoch=max((one.known_epoch for one in asked), default=NO_EPOCH),
         replicas=tuple(replicas),
     )
+
+
+def _left_voters(
+    partition: Partition, replicas: Sequence[ReplicaSurvey], gone: frozenset[BrokerId]
+) -> set[int]:
+    """Brokers that may have what was committed, and are not gone: no more than these say so.
+
+    A sound replica that is no voter with the log that it has was made after that log was lost.
+    """
+    sound = [one for one in replicas if not one.problem]
+    by_logs = {voter for one in sound for voter in one.voters}
+    damaged = {one.broker for one in replicas if one.problem}
+    without = {one.broker for one in sound if not one.is_voter}
+    return ({*(partition.origin or partition.replicas), *by_logs, *damaged} - gone) - without

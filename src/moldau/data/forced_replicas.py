@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PartitionLog
@@ -22,7 +23,7 @@ from moldau.model.errors import (
     RefusedError,
     StorageError,
 )
-from moldau.model.ids import BrokerId, Epoch, TopicId
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
 from moldau.model.topology import ReplicaSurvey
 from moldau.net.peers.caller import decode_request
 from moldau.raft.membership import NO_BROKER, Members
@@ -59,11 +60,14 @@ class ForcedReplicas:
         partitions: Partitions,
         driver: RaftDriver,
         fresh_image: Callable[[], Awaitable[Image]],
+        leader_epoch: Callable[[TopicId, PartitionIndex], Epoch],
     ) -> None:
+        """`leader_epoch`: of the leader that was announced to this broker, if any."""
         self._me = me
         self._partitions = partitions
         self._driver = driver
         self._fresh_image = fresh_image
+        self._leader_epoch = leader_epoch
 
     # ---- what is here
 
@@ -74,6 +78,12 @@ class ForcedReplicas:
         )
 
     def _survey_one(self, image: Image, topic_id: bytes, index: int) -> ReplicaSurvey:
+        found = self._survey_replica(image, topic_id, index)
+        # Nobody follows a leader of an epoch that is below the one that they know.
+        heard = self._leader_epoch(TopicId(topic_id), PartitionIndex(index))
+        return replace(found, known_epoch=max(found.known_epoch, heard))
+
+    def _survey_replica(self, image: Image, topic_id: bytes, index: int) -> ReplicaSurvey:
         topic = image.topic_by_id(TopicId(topic_id))
         hosted = self._partitions.get(topic.name, index) if topic is not None else None
         if topic is None or hosted is None or hosted.replica.topic_id != topic_id:

@@ -318,6 +318,9 @@ class PartitionRecovered(msgspec.Struct, frozen=True, kw_only=True):
     replica is left of a partition of an internal topic, and it begins again, empty."""
     state: Literal["possible", "impossible", "recovered", "failed"]
     reason: str = ""
+    """Why it cannot be, or what is lost."""
+    known_epoch: int = -1
+    """The highest epoch that any broker that is left has heard of."""
     replicas: tuple[ReplicaSurvey, ...] = ()
 
 

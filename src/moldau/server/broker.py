@@ -406,7 +406,12 @@ class BrokerServer:
         )
         serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
         self._recovery = build_recovery(
-            self._broker_id, self._metadata, self._partitions, driver, transport
+            self._broker_id,
+            self._metadata,
+            self._partitions,
+            driver,
+            transport,
+            lambda: self._cluster.leaders,
         )
 
     def _make_cleaner(self) -> Cleaner:

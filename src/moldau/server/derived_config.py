@@ -84,7 +84,8 @@ def _security_protocol(listener: ListenerConfig) -> str:
 
 def is_alone(config: ServerConfig, broker_count: int) -> bool:
     """Whether there is one broker, and `initial_members` names no others that are about to join."""
-    return broker_count == 1 and "," not in (config.initial_members or "")
+    members = [one for one in (config.initial_members or "").split(",") if one.strip()]
+    return broker_count == 1 and len(members) < 2
 
 
 def config_warnings(config: ServerConfig) -> list[str]:
