@@ -152,7 +152,7 @@ class PartitionRecovery:
     ) -> list[PartitionRecovered]:
         """Partitions of which nothing is left, on the brokers that have them by now.
 
-        All of these are waited for: so whoever does it chooses the same one.
+        All of these are waited for: so every run of the command chooses the same one.
         """
         deadline = time.monotonic() + _OPEN_SECONDS_MAX
         try:
@@ -298,7 +298,7 @@ def _left_voters(
 ) -> set[int]:
     """Brokers that may have what was committed, and are not gone: no more than these say so.
 
-    A sound replica that is no voter with the log that it has was made after that log was lost.
+    A sound replica whose log is not that of a voter got this log after it had lost the other one.
     """
     sound = [one for one in replicas if not one.problem]
     by_logs = {voter for one in sound for voter in one.voters}
