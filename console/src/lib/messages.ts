@@ -1,0 +1,89 @@
+/** Messages as the page shows them: what kind of content, a short form, files to download. */
+
+import type { Message } from "../api/types";
+import { fromBase64, hexDump } from "./hex";
+import { indented, parseJson } from "./json";
+
+export type Content =
+  | { kind: "null" }
+  | { kind: "empty" }
+  | { kind: "json"; text: string }
+  | { kind: "text"; text: string }
+  | { kind: "bytes"; data: Uint8Array };
+
+const PREVIEW_MAX = 300;
+
+function contentOf(text: string | null | undefined, base64: string | null | undefined): Content {
+  if (base64 !== null && base64 !== undefined) return { kind: "bytes", data: fromBase64(base64) };
+  if (text === null || text === undefined) return { kind: "null" };
+  if (text === "") return { kind: "empty" };
+  return /^\s*[[{]/.test(text) && parseJson(text) !== null ? { kind: "json", text } : { kind: "text", text };
+}
+
+export function valueOf(message: Message): Content {
+  return contentOf(message.value, message.value_base64);
+}
+
+export function keyOf(message: Message): Content {
+  return contentOf(message.key, message.key_base64);
+}
+
+/** All of it, as lines. */
+export function shown(content: Content): string {
+  switch (content.kind) {
+    case "json": {
+      const json = parseJson(content.text);
+      return json === null ? content.text : indented(json);
+    }
+    case "text":
+      return content.text;
+    case "bytes":
+      return hexDump(content.data);
+    default:
+      return "";
+  }
+}
+
+/** One line of it. Control characters, which could be taken for others, are shown as such. */
+export function preview(content: Content): string {
+  switch (content.kind) {
+    case "null":
+      return "";
+    case "empty":
+      return "";
+    case "bytes":
+      return [...content.data.subarray(0, 40)].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    default:
+      return content.text.slice(0, PREVIEW_MAX).replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "·");
+  }
+}
+
+export function identity(message: Message): string {
+  return `${message.partition}-${message.offset}`;
+}
+
+export function ndjson(messages: Message[]): string {
+  return messages.map((one) => JSON.stringify(one) + "\n").join("");
+}
+
+const COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers", "key_base64", "value_base64"] as const;
+
+export function csv(messages: Message[]): string {
+  const cell = (value: unknown): string => {
+    if (value === null || value === undefined) return "";
+    const text = typeof value === "string" ? value : JSON.stringify(value);
+    // A spreadsheet would run what looks like a formula.
+    const safe = /^[=+\-@\t\r]/.test(text) && typeof value === "string" ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(one[name])).join(","))].join("\r\n") + "\r\n";
+}
+
+export function download(name: string, type: string, text: string): void {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  const anchor = document.createElement("a");
+  anchor.href = url;
+  anchor.download = name;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

@@ -1,0 +1,64 @@
+/** A search through a topic, page by page: it can be stopped at any time, and goes on where it was. */
+
+import { asProblem, get, type Params, type Problem } from "../api/client";
+import type { Message, SearchPage } from "../api/types";
+
+const HITS_PER_RUN = 100;
+const SHOWN_MAX = 20_000;
+
+export class Search {
+  found = $state.raw<Message[]>([]);
+  isRunning = $state(false);
+  isDone = $state(false);
+  searched = $state(0);
+  searchedBytes = $state(0);
+  left = $state(0);
+  problem = $state.raw<Problem | null>(null);
+  #cursor: string | null = null;
+  #running: AbortController | undefined;
+
+  /** Begins anew. */
+  begin(topic: string, filters: Params): void {
+    this.stop();
+    this.found = [];
+    this.isDone = false;
+    this.searched = this.searchedBytes = this.left = 0;
+    this.#cursor = null;
+    void this.goOn(topic, filters);
+  }
+
+  /** The next hits, from where it stopped. */
+  async goOn(topic: string, filters: Params): Promise<void> {
+    this.#running?.abort();
+    const running = (this.#running = new AbortController());
+    const { signal } = running;
+    this.isRunning = true;
+    this.problem = null;
+    let hits = 0;
+    try {
+      while (!signal.aborted && hits < HITS_PER_RUN) {
+        const wanted = { ...filters, limit: HITS_PER_RUN - hits, cursor: this.#cursor };
+        const page = await get<SearchPage>(["topics", topic, "search"], wanted, signal);
+        if (signal.aborted) break;
+        hits += page.records.length;
+        if (page.records.length) this.found = [...this.found, ...page.records].slice(0, SHOWN_MAX);
+        this.searched += page.searched.records;
+        this.searchedBytes += page.searched.bytes;
+        this.left = page.left_records;
+        this.#cursor = page.cursor;
+        if (page.cursor === null) {
+          this.isDone = true;
+          break;
+        }
+      }
+    } catch (error) {
+      if (!signal.aborted) this.problem = asProblem(error);
+    }
+    if (this.#running === running) this.isRunning = false;
+  }
+
+  stop(): void {
+    this.#running?.abort();
+    this.isRunning = false;
+  }
+}
