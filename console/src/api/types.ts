@@ -209,3 +209,101 @@ export type SearchPage = {
 };
 
 export type Stored = { records: { partition: number; offset: number | null; error: string | null }[] };
+
+export type QueueListed = {
+  group: string;
+  topics: string[];
+  visibility_ms: number;
+  attempts_max: number;
+  backoff_ms: number;
+  backoff_ms_max: number;
+  dead_letter_topic: string;
+};
+
+export type QueuePartition = {
+  partition: number;
+  leader: number;
+  ready: number | null;
+  leased: number | null;
+  delayed: number | null;
+  dead: number | null;
+  redeliveries: number | null;
+  oldest_ready_ms: number | null;
+};
+
+export type InFlight = { partition: number; offset: number; worker: string; attempt: number; lease_left_ms: number };
+
+export type QueueShown = {
+  group: string;
+  topic: string;
+  settings: Record<string, unknown>;
+  ready: number | null;
+  leased: number | null;
+  delayed: number | null;
+  dead: number | null;
+  partitions: QueuePartition[];
+  in_flight: InFlight[];
+  in_flight_count: number;
+  silent: number[];
+};
+
+export type DeadLetter = Message & {
+  reason: string;
+  attempts: number | null;
+  died_at_ms: number | null;
+  source: { topic: string; partition: number; offset: number } | null;
+};
+
+export type Connected = {
+  client_id: string;
+  software: string;
+  version: string;
+  user: string;
+  address: string;
+  listener: string;
+  protocol: string;
+  opened_at_ms: number | null;
+  requests: number;
+  bytes_in: number;
+  bytes_out: number;
+  throttled_ms: number;
+  errors: number;
+  idle_ms: number | null;
+};
+
+export type RaftMember = { broker: number; role: string; match: number | null; lag: number | null; is_in_sync: boolean };
+
+export type RaftGroup = {
+  group: string;
+  leader: number;
+  term: number;
+  commit: number | null;
+  members: RaftMember[];
+  recent: { at_ms: number; text: string }[];
+};
+
+export type Transaction = {
+  transactional_id: string;
+  producer_id: number;
+  producer_epoch: number;
+  state: string;
+  age_ms: number | null;
+  timeout_ms: number | null;
+  partitions: { topic: string; partition: number }[];
+  coordinator: number;
+  is_hanging: boolean;
+};
+
+export type PipelineShown = {
+  name: string;
+  kind: string;
+  state: string;
+  topic: string | null;
+  batch: number | null;
+  rows: number | null;
+  lag: number | null;
+  dead_letters: number | null;
+  error: string;
+  hint: string;
+  updated_at_ms: number;
+};
