@@ -129,8 +129,20 @@ check: $(VENV)/check ## lint, types, layers
 	@MYPY_NUM_WORKERS=auto $(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# What the console is built with. Its bundle is committed: only who changes it needs Node.
+CONSOLE_FROM := console/package.json console/package-lock.json
+$(VENV)/console: $(CONSOLE_FROM) | $(VENV)/python
+	@if command -v npm >/dev/null 2>&1; then cd console && { npm ci --silent --no-progress \
+		|| echo "skipped: the packages of the console cannot be installed; its bundle is not built again"; }; \
+	else echo "skipped: there is no Node; the bundle of the console is not built again"; fi
+	@touch $@
+
+.PHONY: console
+console: $(VENV)/console ## check, test and build the web console again into the package (needs Node 20 or newer)
+	@cd console && npm run --silent check && npm test --silent && npm run --silent build
+
 .PHONY: ready
-ready: $(VENV)/test $(VENV)/deploy kcat chromium prometheus
+ready: $(VENV)/test $(VENV)/deploy $(VENV)/console kcat chromium prometheus
 
 # Spark is installed beside the checks, which need nothing of it. Then each kind of test in processes of its
 # own: see tests/run.py. A part of them, or options of pytest: make test PYTEST_ARGS="tests/log -x"

@@ -41,7 +41,7 @@ export async function request(url: string, init: RequestInit = {}): Promise<Resp
     reply = await fetch(url, { ...init, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    connection.lost();
+    connection.doubted();
     throw new Problem(0, "NETWORK_EXCEPTION", "The broker does not answer.", "This page tries again by itself.");
   }
   connection.works();

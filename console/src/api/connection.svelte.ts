@@ -7,31 +7,30 @@ class Connection {
   since = $state(0);
   /** Grows with each return: what was shown before may be old. */
   returns = $state(0);
-  #timer: ReturnType<typeof setTimeout> | undefined;
+  #isAsking = false;
 
   works(): void {
     if (!this.isLost) return;
     this.isLost = false;
     this.returns++;
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
   }
 
-  lost(): void {
-    if (!this.isLost) {
-      this.isLost = true;
-      this.since = Date.now();
-    }
-    this.#timer ??= setTimeout(() => void this.#ask(), AGAIN_MS);
+  /** A request got no reply. Only the broker itself tells whether it is gone: a single one may fail. */
+  doubted(): void {
+    if (this.#isAsking) return;
+    this.#isAsking = true;
+    void this.#ask();
   }
 
   async #ask(): Promise<void> {
-    this.#timer = undefined;
     try {
       await fetch("/healthz", { cache: "no-store" });
+      this.#isAsking = false;
       this.works();
     } catch {
-      this.lost();
+      if (!this.isLost) this.since = Date.now();
+      this.isLost = true;
+      setTimeout(() => void this.#ask(), AGAIN_MS);
     }
   }
 }

@@ -28,6 +28,11 @@ export function keyOf(message: Message): Content {
   return contentOf(message.key, message.key_base64);
 }
 
+/** The end of a transaction: no message of a producer. */
+export function isMarker(message: Message): boolean {
+  return message.kind === "commit" || message.kind === "abort";
+}
+
 /** All of it, as lines. */
 export function shown(content: Content): string {
   switch (content.kind) {
