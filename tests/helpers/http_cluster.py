@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -199,6 +200,7 @@ def served(
     cluster: FakeCluster | None = None,
     limits: HttpLimits | None = None,
     tls: TlsContexts | None = None,
+    console: Path | None = None,
 ) -> Iterator[Served]:
     """A fake cluster behind a real listener."""
     loop = uvloop.new_event_loop()
@@ -230,6 +232,7 @@ def served(
             limits=limits or HttpLimits(),
             tls=tls,
             clock=SystemClock(),
+            console=console,
         )
         _, world.port = world.listener.bind("127.0.0.1", 0)
         world.listener.start()

@@ -56,6 +56,7 @@ EXPECTED: Final = {
     "GET /metrics": Expected(401, 403, 403),
     "GET /api/v1/openapi.json": Expected(401, 200, 200),
     "POST /api/v1/login": Expected(401, 401, 401, {"user": "reader", "password": "wrong"}),
+    "GET /api/v1/me": Expected(401, 200, 200),
     "GET /api/v1/topology": Expected(401, 200, 200, hides=True),
     "GET /api/v1/report": Expected(401, 403, 403),
     "GET /api/v1/topics": Expected(401, 200, 200, hides=True),

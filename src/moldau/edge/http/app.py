@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -19,11 +20,13 @@ from moldau.api.metric_sources import MetricSources
 from moldau.edge.http import (
     backup,
     cluster,
+    console_files,
     groups,
     health,
     joins,
     log_levels,
     login,
+    me,
     metrics,
     openapi,
     queues,
@@ -66,6 +69,7 @@ def build_app(
     connections: ConnectionCounts,
     hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
+    console: Path = console_files.FOLDER,
 ) -> LimitsMiddleware:
     tails = tail.Tails(entrance.sessions.wake_fetches)
 
@@ -77,6 +81,7 @@ def build_app(
             *health.routes(),
             *metrics.routes(sources, traffic),
             *login.routes(entrance),
+            *me.routes(entrance),
             *topology.routes(),
             *report.routes(sources),
             *topics.routes(),
@@ -90,6 +95,7 @@ def build_app(
             *backup.routes(),
             *openapi.routes(),
         ],
+        console_files.routes(console),
     )
     middleware = LimitsMiddleware(
         Visits(app if tracing.active is None else _traced(app, tracing.active), entrance),
@@ -107,10 +113,13 @@ def _traced(app: Starlette, tracer: "OtelTracer") -> ASGIApp:
     return Traced(app, tracer)
 
 
-def _build(routes: list[Route]) -> Starlette:
+def _build(routes: list[Route], pages: list[Route]) -> Starlette:
+    """`pages` are for people: they are no part of the interface, which lists its routes."""
     known = [link for route in routes for link in _describe(route)]
 
     async def root(request: Request) -> Response:
+        if console_files.wants_page(request.scope):
+            return console_files.lead_to_console()
         check_query(request)
         session = session_of(request)
         return respond(
@@ -136,7 +145,7 @@ def _build(routes: list[Route]) -> Starlette:
         )
 
     app = Starlette(
-        routes=[Route("/", root, methods=["GET"]), *routes],
+        routes=[Route("/", root, methods=["GET"]), *routes, *pages],
         exception_handlers={
             RefusedError: _on_refusal,
             HTTPException: on_http_error,

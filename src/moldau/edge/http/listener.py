@@ -10,6 +10,7 @@ import logging
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.edge.http.limits import DEFAULT_LIMITS, ConnectionCounts, HttpLimits
@@ -130,13 +131,16 @@ def listener_for(
     sockets: Sockets = OS_SOCKETS,
     tls: TlsContexts | None = None,
     clock: Clock | None = None,
+    console: Path | None = None,
 ) -> HttpListener:
-    """`hosts`: names of the broker besides localhost and the addresses of its connections."""
+    """`hosts`: names of the broker besides localhost and the addresses of its connections.
+    `console`: the folder of the web console, if it is not that of the package."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 
     def make_app() -> "ASGIApp":
         from moldau.edge.http.app import build_app
+        from moldau.edge.http.console_files import FOLDER
 
         app = build_app(
             entrance,
@@ -145,6 +149,7 @@ def listener_for(
             connections=counted,
             hosts=hosts,
             cors_origins=cors_origins,
+            console=console or FOLDER,
         )
         stop_callbacks.append(app.stop)
         return app

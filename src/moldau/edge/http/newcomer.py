@@ -4,6 +4,8 @@ The other initial members ask for it before the first one bootstraps the cluster
 """
 
 from collections.abc import Callable, Sequence
+from html import escape
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,9 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.edge.http.responses import respond, respond_error, retry_headers
+from moldau.edge.http.console_files import is_for_everyone
+from moldau.edge.http.responses import HEADERS, respond, respond_error, retry_headers
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import JoinChallenge, Readiness
+
+_PAGE: Final = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>Moldau</title>'
+    "<h1>This broker has no cluster yet</h1><p>{state}</p>"
+    "<p>This page tries again by itself.</p></html>"
+)
+_PAGE_SECONDS: Final = 2
 
 
 def build_newcomer_app(
@@ -36,6 +46,10 @@ def build_newcomer_app(
         raise HTTPException(404)
 
     def nothing_else(request: Request, error: Exception) -> Response:
+        if is_for_everyone(request.scope):
+            headers = {**HEADERS, **retry_headers(503), "refresh": str(_PAGE_SECONDS)}
+            page = _PAGE.format(state=escape(state()))
+            return Response(page, 503, headers=headers, media_type="text/html")
         # Not "there is no such path": who has several addresses goes on with the next one.
         code = ErrorCode.BROKER_NOT_AVAILABLE
         return respond_error(503, code, state(), headers=retry_headers(503))

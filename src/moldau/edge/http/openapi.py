@@ -16,6 +16,7 @@ import moldau
 from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
 from moldau.edge.http.login import LoginReply, LoginRequest
+from moldau.edge.http.me import Me
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
@@ -115,7 +116,9 @@ class Operation(Struct, frozen=True):
 
 
 OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
-    ("GET", "/"): Operation("root", "Name, version and all paths", {200: "application/json"}, {}),
+    ("GET", "/"): Operation(
+        "root", "Name, version and all paths", {200: "application/json"}, {}, refusals=(303,)
+    ),
     ("GET", "/healthz"): Operation("alive", "Liveness", {200: "application/json"}),
     ("GET", "/readyz"): Operation("ready", "Readiness", {200: Readiness, 503: Readiness}),
     ("GET", "/metrics"): Operation(
@@ -128,6 +131,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("POST", LOGIN_PATH): Operation(
         "login", "A bearer token for a password", {200: LoginReply}, {}, body=LoginRequest
     ),
+    ("GET", "/api/v1/me"): Operation("me", "Who asks, and what they may do", {200: Me}, {}),
     ("GET", "/api/v1/topology"): Operation(
         "topology",
         "Brokers, topics and partition leaders",
@@ -336,6 +340,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
 }
 
 _REASONS: Final = {
+    303: "For a browser: the web console",
     307: "Served by another broker: its address is in Location",
     400: "Invalid body, parameter or value",
     401: "The broker does not know who asks",
@@ -406,7 +411,7 @@ def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> S
         }
     for status in _refusals(operation):
         answers[str(status)] = {"description": _REASONS[status]}
-        if status != 307:
+        if status >= 400:
             problem = {"schema": schemas[operation.problem]}
             answers[str(status)]["content"] = {PROBLEM_TYPE: problem}
     described["responses"] = answers

@@ -1,7 +1,8 @@
 """Lets requests in: finds out who sent each, and gives it a session.
 
 Every path needs a client that is known, where the listener asks who its clients are, except those
-in `PUBLIC`. What a known client may do is decided by the session, not here.
+in `PUBLIC` and the files of the web console. What a known client may do is decided by the session,
+not here.
 """
 
 from typing import Final
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moldau.api.entrance import Entrance, Visit
 from moldau.api.session import Session
+from moldau.edge.http.console_files import is_for_everyone
 from moldau.edge.http.responses import respond_error, respond_refusal
 from moldau.model.errors import ErrorCode, QuotaExceededError
 from moldau.net.networks import network_of
@@ -54,12 +56,16 @@ class Visits:
         authorization = [
             value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
         ]
+        certificate = scope.get("state", {}).get(CERTIFICATE)
         is_public = self._is_public(scope)
+        if is_for_everyone(scope):
+            # A login that has ended must not keep out the page that asks for the next one.
+            authorization, certificate, is_public = [], None, True
         try:
             visit = await self._entrance.enter(
                 authorization,
                 host_of(scope),
-                certificate=scope.get("state", {}).get(CERTIFICATE),
+                certificate=certificate,
                 is_public=is_public,
             )
         except AuthenticationError as error:
