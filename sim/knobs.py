@@ -73,7 +73,7 @@ KNOBS: Final[Mapping[str, Values]] = {
         "moldau.queues.queue_host:_PART_BYTES_MIN": 200,
         "moldau.data.record_reader:READ_BYTES_MAX": 2_000,
         "moldau.edge.kafka.produce_reply:_TEMPLATES_MAX": 2,
-        "moldau.edge.kafka.concurrent_work:_AT_ONCE_MAX": 1,
+        "moldau.edge.concurrent_work:_AT_ONCE_MAX": 1,
         "moldau.edge.kafka.large_requests:_TURN_SECONDS_MAX": 0.0,
         "moldau.edge.kafka.large_requests:_CLOCK_INTERVAL": 1,
         "moldau.edge.kafka.large_requests:_CLOCK_INTERVAL_FIRST": 2,

@@ -10,9 +10,9 @@ from guarded_calls import ALICE, GuardedWorld
 from handler_calls import FakeConnection
 
 from moldau.api.quotas import ON_STEP
+from moldau.edge.concurrent_work import run_each
 from moldau.edge.kafka import large_requests
 from moldau.edge.kafka.client_login import ClientLogin
-from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.handlers import fetch, produce

@@ -4,10 +4,9 @@ The schemas are generated from the structs that are decoded and encoded. The pat
 are listed here; a test compares them with the routes.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,6 +16,9 @@ from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
 from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.me import Me
+from moldau.edge.http.operation import TEXT as _TEXT
+from moldau.edge.http.operation import Operation, Schema
+from moldau.edge.http.operation import number as _number
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
@@ -49,7 +51,6 @@ from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,
     BrokerActionResponse,
-    ErrorReply,
     JoinChallenge,
     JoinTokenCreated,
     JoinTokenList,
@@ -67,15 +68,8 @@ from moldau.model.topology import (
 
 PATH: Final = "/api/v1/openapi.json"
 
-Schema = dict[str, Any]
-
 _REFERENCE: Final = "#/components/schemas/{name}"
-_TEXT: Final[Schema] = {"type": "string"}
 _ENCODING: Final[Schema] = {"enum": ["text", "json", "base64"], "default": "text"}
-
-
-def _number(least: int, most: int, **more: Any) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most, **more}
 
 
 _LIMIT: Final = {"limit": _number(1, PAGE_SIZE_MAX, default=PAGE_SIZE)}
@@ -100,19 +94,6 @@ _RECORDS: Final[dict[str, Schema]] = {
         "description": "Only records with this header: NAME or NAME:VALUE. All given must match.",
     },
 }
-
-
-class Operation(Struct, frozen=True):
-    """One method of one path. `answers`: by status; a string is a media type without schema."""
-
-    name: str
-    summary: str
-    answers: dict[int, type | str]
-    query: dict[str, Schema] | None = None
-    """None: unknown parameters are ignored."""
-    body: type | None = None
-    refusals: tuple[int, ...] = ()
-    problem: type = ErrorReply
 
 
 OPERATIONS: Final[dict[tuple[str, str], Operation]] = {

@@ -7,7 +7,7 @@ ListPartitionReassignments shows it.
 from collections.abc import Coroutine
 from typing import Any
 
-from moldau.edge.kafka.concurrent_work import run_each
+from moldau.edge.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages.alter_partition_reassignments import (

@@ -8,7 +8,7 @@ Kafka. Unclean elections are rejected: Raft elects a leader as soon as it can wi
 from collections.abc import Sequence
 
 from moldau.api.types import ElectionType
-from moldau.edge.kafka.concurrent_work import run_each
+from moldau.edge.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.wire.messages.elect_leaders import (

@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from moldau.api.types import Topic
+from moldau.edge.concurrent_work import run_each
 from moldau.edge.kafka.authorized_operations import NOT_REQUESTED, on_cluster, on_topic
-from moldau.edge.kafka.concurrent_work import run_each
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import Steps, finish, in_turns
 from moldau.edge.kafka.partition_leaders import ELECTION_SECONDS_MAX, controller_of, placements_of

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from harness.virtual_loop import run_virtually
-from moldau.edge.kafka.concurrent_work import run_each
+from moldau.edge.concurrent_work import run_each
 from moldau.model.errors import ErrorCode, RefusedError
 
 
