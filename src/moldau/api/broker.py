@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.local_replicas import LocalReplicas
+from moldau.api.record_deletion import RecordDeletion
+from moldau.api.topic_groups import TopicGroups
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.join_service import JoinService
@@ -49,6 +51,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     transactions: TransactionService
     producer_ids: ProducerIds
     queries: ClusterQueries
+    topic_groups: TopicGroups
+    deletions: RecordDeletion
     appends: AppendForwarder
     queues: QueueService
     security: SecurityService

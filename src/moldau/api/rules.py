@@ -80,6 +80,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "topics.delete": _change({TOPIC: Operation.DELETE}),
     "topics.add_partitions": _change({TOPIC: Operation.ALTER}),
     "topics.delete_records": _change({TOPIC: Operation.DELETE}),
+    "topics.trim": _change({TOPIC: Operation.DELETE}),
     "topics.await_leaders": _anyone("it only waits, and returns nothing"),
     # Settings: of topics, or of brokers, which are the cluster's.
     "configs.describe": _read(
@@ -87,6 +88,8 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "configs.describe_topic": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
     "configs.alter": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
+    "configs.alter_topic": _change({TOPIC: Operation.ALTER_CONFIGS}),
+    "configs.topic_settings": _anyone("it is documentation; what is set is left out of it"),
     "configs.replace": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
     # Records.
     "produce.append": _use(_WRITE_TOPIC),
@@ -121,6 +124,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "groups.start_coordinators": _use(_DESCRIBE_GROUP),
     "groups.are_stored": _anyone("it says only whether there was ever a group"),
     "queries.groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
+    "queries.groups_of_topic": _read({TOPIC: Operation.DESCRIBE, GROUP: Operation.DESCRIBE}),
     "queries.extents": _read(_DESCRIBE_TOPIC),
     # Producers and transactions.
     "producer_ids.take": Rule(

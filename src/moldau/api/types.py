@@ -4,6 +4,7 @@ Types of the queue service are in queues.py.
 """
 
 from moldau.control.config_service import ResourceKind
+from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import EARLIEST, LATEST

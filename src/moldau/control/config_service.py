@@ -15,7 +15,7 @@ from moldau.metadata.commands import (
     ReplaceTopicConfigs,
 )
 from moldau.metadata.config_types import ConfigSource, ConfigType, shown
-from moldau.metadata.image import CLUSTER_DEFAULT, Topic
+from moldau.metadata.image import CLUSTER_DEFAULT, Image, Topic
 from moldau.metadata.topic_configs import (
     BROKER_CONFIGS,
     ConfigEntry,
@@ -80,6 +80,11 @@ class ConfigService:
         layers = broker_layers(self._metadata.image, self._broker, self._defaults)
         return topic_config_entries(topic.configs, layers)
 
+    def topic_defaults(self) -> list[ConfigEntry]:
+        """Every setting as a topic has it that sets none."""
+        layers = broker_layers(self._metadata.image, self._broker, self._defaults)
+        return topic_config_entries({}, layers)
+
     def _describe_broker(self, broker: BrokerId) -> list[ConfigEntry]:
         layers = broker_layers(self._metadata.image, broker, self._defaults)
         entries = []
@@ -116,14 +121,15 @@ class ConfigService:
 
     async def alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
-    ) -> None:
-        """Change only these keys."""
+    ) -> Image:
+        """Change only these keys. Returns the image with the change; with `validate_only`, what it
+        would be."""
         if kind == ResourceKind.BROKER_LOGGER:
             self._check_me(name)
             levels = levels_to_set(changes)
             if not validate_only:
                 self._set_levels(levels)
-            return
+            return self._metadata.image
         command: Command
         if kind == ResourceKind.TOPIC:
             command = AlterTopicConfigs(topic=name, changes=changes)
@@ -131,7 +137,7 @@ class ConfigService:
             command = AlterBrokerConfigs(broker_id=self._broker_of(name), changes=changes)
         else:
             raise _without_settings(kind)
-        await self._submit(command, validate_only)
+        return await self._submit(command, validate_only)
 
     async def replace(
         self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool
@@ -146,11 +152,11 @@ class ConfigService:
             raise _without_settings(kind)
         await self._submit(command, validate_only)
 
-    async def _submit(self, command: Command, validate_only: bool) -> None:
+    async def _submit(self, command: Command, validate_only: bool) -> Image:
         if validate_only:
-            self._metadata.preview(command)
-        else:
-            await self._metadata.submit(command)
+            return self._metadata.preview(command)
+        await self._metadata.submit(command)
+        return self._metadata.image
 
     def _set_levels(self, levels: Mapping[str, LogLevel | None]) -> None:
         self._log_levels.set(levels)

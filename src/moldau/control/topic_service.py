@@ -122,13 +122,22 @@ class TopicService:
         assignments: Sequence[Sequence[int]] | None,
         *,
         validate_only: bool,
-    ) -> None:
+    ) -> Topic:
+        """The topic with them; with `validate_only`, what it would be. Raises RefusedError."""
         command = CreatePartitions(topic=name, count=count, assignments=assignments)
         if validate_only:
-            self._metadata.preview(command)
+            image = self._metadata.preview(command)
         else:
             self._disk.check()
             await self._metadata.submit(command)
+            image = self._metadata.image
+        topic = image.topic(name)
+        if topic is None:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{name} was deleted right after it got partitions",
+            )
+        return topic
 
     async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
         """Raise the start offset of a partition; returns it. Raises RefusedError."""

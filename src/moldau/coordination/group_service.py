@@ -218,6 +218,13 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             if one.is_current:
                 yield one.state.list_groups()
 
+    def coordinators_here(self) -> list[GroupCoordinator]:
+        """For reads of many groups. Raises RefusedError if one of them is loading."""
+        found = [one.state for one in self._coordinators.values() if one.is_current]
+        if not all(state.loaded for state in found):
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return found
+
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, ErrorCode]:
         """Delete groups without members; an error per group.
 

@@ -59,6 +59,7 @@ from moldau.groups.results import (
 from moldau.groups.runtime import Runtime
 from moldau.groups.sync_handler import SyncHandler
 from moldau.groups.timers import TimerKey, TimerKind
+from moldau.groups.topic_consumers import TopicConsumers, consumers_of
 from moldau.groups.transactional_offsets import TransactionalOffsets
 from moldau.groups.weights import GroupMemory
 from moldau.model.coordinator_events import Persisted, PersistFailed, Reply, Tick
@@ -355,6 +356,19 @@ class GroupCoordinator:
             if (not wanted or one.state.lower() in wanted)
             and (not types or one.group_type in types)
         ]
+
+    def group_ids(self) -> list[str]:
+        return list(self._runtime.groups)
+
+    def consumers_of(
+        self, group_id: str, topic: str, partitions: int, *, with_offsets: bool
+    ) -> TopicConsumers | None:
+        """What a group has to do with a topic of so many partitions; None: nothing."""
+        group = self._runtime.groups.get(group_id)
+        if self._unavailable is not ErrorCode.NONE or group is None:
+            return None
+        topics = self._consumers.subscribed_topics
+        return consumers_of(group, topic, partitions, topics, with_offsets=with_offsets)
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
         if self._unavailable is not ErrorCode.NONE:

@@ -15,6 +15,7 @@ LONG_MAX: Final = 2**63 - 1
 _INT_MIN: Final = -(2**31)
 _LONG_MIN: Final = -(2**63)
 _SHOWN_LENGTH_MAX: Final = 80
+_UNITS: Final = frozenset({"bytes", "messages", "ms", "replicas"})
 
 ConfigValue = bool | int | float | str | tuple[str, ...]
 
@@ -60,6 +61,20 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    is_for_tools: bool = False
+    """Set by a command of Moldau, not by people."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All that it may have, or a list may hold; empty: any of the type."""
+        return ("true", "false") if self.type is ConfigType.BOOLEAN else self.choices
+
+    @property
+    def unit(self) -> str | None:
+        """Of a number; Kafka's names end with it."""
+        suffix = self.name.rpartition(".")[2]
+        is_number = self.type in (ConfigType.INT, ConfigType.SHORT, ConfigType.LONG)
+        return suffix if is_number and suffix in _UNITS else None
 
     def parse(self, value: str | None) -> ConfigValue:
         """The typed value. Raises RefusedError(INVALID_CONFIG)."""

@@ -143,6 +143,7 @@ _DEFINITIONS: Final = (
         name="moldau.restoring",
         type=ConfigType.STRING,
         default="",
+        is_for_tools=True,
         documentation="The backup that the topic is being restored from. Until it is deleted, "
         "producers are refused, and nothing is deleted or compacted. Set by moldau backup restore; "
         "this needs ALTER on the cluster.",

@@ -54,6 +54,8 @@ from moldau.server.build_protocols import (
     build_append_service,
     build_cluster_views,
     build_grpc_server,
+    build_record_deletion,
+    build_topic_groups,
 )
 from moldau.server.build_queues import build_queue_service
 from moldau.server.build_recovery import build_recovery
@@ -489,6 +491,10 @@ class BrokerServer:
             queries=build_cluster_views(
                 self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
             ),
+            topic_groups=build_topic_groups(
+                self._broker_id, self._cluster, coordinators.groups, transport
+            ),
+            deletions=build_record_deletion(self._broker_id, self._cluster, topics, transport),
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
             **coordinators.copies(self._disk),

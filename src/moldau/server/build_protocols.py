@@ -4,7 +4,10 @@ from asyncio import AbstractEventLoop
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
+from moldau.api.record_deletion import RecordDeletion
+from moldau.api.topic_groups import TopicGroups
 from moldau.control.cluster_service import ClusterService
+from moldau.control.topic_service import TopicService
 from moldau.coordination.group_service import GroupService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
@@ -30,6 +33,22 @@ def build_cluster_views(
     transport.rpc.serve(PeerMethod.PARTITION_EXTENTS, views.on_extents_request)
     transport.rpc.serve(PeerMethod.LIST_GROUPS, views.on_groups_request)
     return views
+
+
+def build_topic_groups(
+    me: BrokerId, cluster: ClusterService, groups: GroupService, transport: Transport
+) -> TopicGroups:
+    found = TopicGroups(me=me, cluster=cluster, groups=groups, caller=transport)
+    transport.rpc.serve(PeerMethod.GROUPS_OF_TOPIC, found.on_request)
+    return found
+
+
+def build_record_deletion(
+    me: BrokerId, cluster: ClusterService, topics: TopicService, transport: Transport
+) -> RecordDeletion:
+    deletions = RecordDeletion(me=me, topics=topics, leader_of=cluster.leader_of, caller=transport)
+    transport.rpc.serve(PeerMethod.DELETE_RECORDS, deletions.on_request)
+    return deletions
 
 
 def build_append_service(

@@ -1,18 +1,26 @@
 """Settings of topics and brokers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.control.config_service import ResourceKind
 from moldau.metadata.commands import ConfigChange, ConfigOperation
+from moldau.metadata.config_types import ConfigDefinition
 from moldau.metadata.image import Topic
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
 from moldau.metadata.topic_configs import BROKER_CONFIGS, ConfigEntry
 from moldau.model.log_levels import NAMES as LOG_COMPONENTS
-from moldau.security.acl import ResourceType
+from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
+
+
+class TopicSetting(NamedTuple):
+    """A setting that topics may have."""
+
+    definition: ConfigDefinition
+    default: str
 
 
 class GuardedConfigs:
@@ -42,6 +50,37 @@ class GuardedConfigs:
         self._check("configs.alter", kind, name, about)
         check_restoring(self._guard, name, ((each.name, each.value) for each in changes))
         await self._service.alter(kind, name, changes, validate_only=validate_only)
+
+    async def alter_topic(
+        self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool
+    ) -> list[ConfigEntry]:
+        """Like `alter`. Returns the settings that the topic has then, or would have; none to a
+        client that may not see them."""
+        guard = self._guard
+        about = Parts(changes, _change_text, VALIDATED if validate_only else "")
+        guard.check("configs.alter_topic", ResourceType.TOPIC, name, about=about)
+        check_restoring(guard, name, ((each.name, each.value) for each in changes))
+        image = await self._service.alter(
+            ResourceKind.TOPIC, name, changes, validate_only=validate_only
+        )
+        topic = image.topic(name)
+        if topic is None or not guard.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+            return []
+        return self._service.describe_topic(topic)
+
+    def topic_settings(self) -> list[TopicSetting]:
+        """What there is to set, with the defaults of this cluster; with those of Moldau for a
+        client that may not see the settings of brokers."""
+        is_known = self._guard.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+        defaults = (
+            {entry.name: entry.value for entry in self._service.topic_defaults()}
+            if is_known
+            else {}
+        )
+        return [
+            TopicSetting(definition, defaults.get(name, definition.default))
+            for name, definition in TOPIC_CONFIGS.items()
+        ]
 
     async def replace(
         self, kind: int, name: str, configs: Mapping[str, str | None], *, validate_only: bool

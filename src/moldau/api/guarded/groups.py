@@ -1,6 +1,7 @@
 """Consumer groups: members, committed offsets, descriptions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import GroupListing, PartitionExtent
 from moldau.api.guard import REFUSAL_CODES, Guard
+from moldau.api.topic_groups import TopicGroupPage
 from moldau.groups.events import (
     NO_GENERATION,
     NO_MEMBER_ID,
@@ -31,7 +33,7 @@ from moldau.groups.results import (
     ListedGroup,
     SyncResult,
 )
-from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC
+from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import BrokerId, TopicPartition
 from moldau.security.acl import ResourceType
@@ -262,11 +264,12 @@ class GuardedGroups:
 class GuardedQueries:
     """Queries that need other brokers."""
 
-    __slots__ = ("_guard", "_service")
+    __slots__ = ("_guard", "_service", "_topic_groups")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
         self._service = broker.queries
+        self._topic_groups = broker.topic_groups
 
     async def extents(
         self, wanted: Iterable[TopicPartition]
@@ -281,6 +284,21 @@ class GuardedQueries:
             if not wanted:
                 return {}
         return await self._service.extents(wanted)
+
+    async def groups_of_topic(self, topic: Topic, after: str | None, size: int) -> TopicGroupPage:
+        """The groups that consume a topic, by name."""
+        use_case, guard = "queries.groups_of_topic", self._guard
+        guard.check(use_case, _TOPIC, topic.name)
+        service = self._topic_groups
+        names, silent = await service.names(topic)
+        seen = (each for each in names if after is None or each > after)
+        if not guard.is_open:
+            seen = (each for each in seen if guard.sees(use_case, _GROUP, each))
+        page = list(islice(seen, service.size_max(topic, size) + 1))
+        has_more = len(page) > service.size_max(topic, size)
+        if has_more:
+            del page[-1]
+        return await service.page(topic, page, silent, has_more=has_more)
 
     async def groups(self) -> tuple[list[tuple[GroupListing, BrokerId]], list[BrokerId]]:
         """The groups with their coordinators, by name; and the brokers that did not respond."""

@@ -7,8 +7,10 @@ from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
 from moldau.api.guarded.configs import check_restoring, setting_text
+from moldau.api.lookup import check_partition
 from moldau.api.metadata_changes import await_leaders
 from moldau.api.quotas import Meter
+from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, Offset, TopicId
@@ -149,24 +151,38 @@ class GuardedTopics:
         assignments: Sequence[Sequence[int]] | None,
         *,
         validate_only: bool,
-    ) -> None:
-        """Raises RefusedError."""
+    ) -> Topic:
+        """The topic with them; with `validate_only`, what it would be. Raises RefusedError."""
         replicas = "" if assignments is None else f" replicas={list(assignments)}"
         about = f"{VALIDATED if validate_only else ''}partitions={count}{replicas}"
         self._guard.check("topics.add_partitions", _TOPIC, name, about)
         meter = self._checked_meter()
         known = self._broker.image.topic(name)
-        await self._broker.topics.add_partitions(
+        topic = await self._broker.topics.add_partitions(
             name, count, assignments, validate_only=validate_only
         )
         if meter is not None and known is not None and not validate_only:
             meter.take(QuotaKey.MUTATION, count - len(known.partitions))
+        return topic
 
     async def delete_records(self, topic: str, partition: int, before: int) -> Offset:
         """Raises the start offset of a partition; returns it. Raises RefusedError."""
         about = f"partition {partition} before {before}"
         self._guard.check("topics.delete_records", _TOPIC, topic, about)
         return await self._broker.topics.delete_records(topic, partition, before)
+
+    async def trim(
+        self, topic: Topic, before: Mapping[int, int]
+    ) -> dict[int, Offset | RefusedError]:
+        """Like `delete_records`, by any broker: the new start of each partition, or its error.
+
+        Raises RefusedError.
+        """
+        about = Parts(list(before.items()), _trim_text)
+        self._guard.check("topics.trim", _TOPIC, topic.name, about)
+        for partition in before:
+            check_partition(topic, partition)
+        return await self._broker.deletions.delete(topic, before)
 
     def _checked_meter(self) -> Meter | None:
         """What charges the partitions of a change that follows. Raises QuotaExceededError."""
@@ -178,6 +194,11 @@ class GuardedTopics:
     async def await_leaders(self, names: Iterable[str], seconds_max: float = 2.0) -> None:
         """Waits until these topics have leaders: a client writes next to what it created."""
         await await_leaders(self._broker, names, seconds_max)
+
+
+def _trim_text(part: tuple[int, int]) -> str:
+    partition, before = part
+    return f"partition {partition} before {'the end' if before == HIGH_WATERMARK else before}"
 
 
 def unknown_topic(name: str) -> RefusedError:

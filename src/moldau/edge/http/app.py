@@ -33,6 +33,8 @@ from moldau.edge.http import (
     records,
     report,
     tail,
+    topic_changes,
+    topic_queries,
     topics,
     topology,
 )
@@ -85,6 +87,8 @@ def build_app(
             *topology.routes(),
             *report.routes(sources),
             *topics.routes(),
+            *topic_changes.routes(),
+            *topic_queries.routes(),
             *records.routes(),
             *tail.routes(tails),
             *groups.routes(),

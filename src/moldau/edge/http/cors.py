@@ -25,7 +25,7 @@ _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 _ALLOWED_HEADERS: Final = "content-type, last-event-id"
 _PREFLIGHT: Final = {
     **HEADERS,
-    "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+    "access-control-allow-methods": "GET, HEAD, POST, PATCH, DELETE",
     "access-control-max-age": "600",
 }
 _EXPOSED: Final = b"location, retry-after, www-authenticate"

@@ -34,6 +34,7 @@ from moldau.edge.http.resources import (
     TopicShown,
 )
 from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
+from moldau.edge.http.topic_operations import TOPIC_OPERATIONS
 from moldau.edge.http.topics import TopicWanted
 from moldau.edge.http.visits import LOGIN_PATH
 from moldau.model.backup import (
@@ -154,6 +155,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {},
         refusals=(404, 409),
     ),
+    **TOPIC_OPERATIONS,
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
         "readRecords",
         "Read a partition by offset or time",

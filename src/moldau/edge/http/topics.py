@@ -116,7 +116,7 @@ def routes() -> list[Route]:
         for one in session.cluster.topology().brokers:
             if one.id == wanted:
                 entries = session.configs.describe(ResourceKind.BROKER, str(wanted))
-                return respond(BrokerShown(broker=one, configs=_settings(entries)))
+                return respond(BrokerShown(broker=one, configs=settings_of(entries)))
         raise RefusedError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {request.path_params['broker']}"
         )
@@ -176,7 +176,7 @@ async def show_topic(session: Session, topic: Topic, size: int, after: int) -> T
         internal=topic.internal,
         partition_count=len(topic.partitions),
         replication_factor=topic.replication_factor,
-        configs=_settings(_configs(session, topic)),
+        configs=settings_of(_configs(session, topic)),
         partitions=shown,
         next=page[-1].index if has_more else None,
     )
@@ -189,7 +189,7 @@ def _configs(session: Session, topic: Topic) -> list[ConfigEntry]:
     return session.configs.describe_topic(topic)
 
 
-def _settings(entries: Iterable[ConfigEntry]) -> list[Setting]:
+def settings_of(entries: Iterable[ConfigEntry]) -> list[Setting]:
     return [
         Setting(
             name=entry.name,
