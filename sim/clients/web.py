@@ -14,7 +14,6 @@ from sim.scene import Scene
 PARTITIONS: Final = 2
 TOPIC: Final = "web"
 _UNAVAILABLE: Final = 503
-_REDIRECT: Final = 307
 
 
 class Web:
@@ -128,7 +127,7 @@ class Web:
             if status != 200:
                 if status == 400:
                     self._scene.violation(f"web/{partition} at {at}: {reported}")
-                await self._scene.pause(self._rng, 0.1 if status == _REDIRECT else 1.0)
+                await self._scene.pause(self._rng, 1.0)
                 continue
             self._compare(partition, reported["records"])
             left -= {record["offset"] for record in reported["records"]}

@@ -221,6 +221,7 @@ def served(
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.
     vitals: Any = SimpleNamespace()
+    no_peers: Any = SimpleNamespace(queued_bytes=lambda peer: None)
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
@@ -229,6 +230,8 @@ def served(
             entrance_to(broker),
             vitals,
             loop=loop,
+            peers=no_peers,
+            first_exchange=1,
             limits=limits or HttpLimits(),
             tls=tls,
             clock=SystemClock(),

@@ -4,15 +4,17 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from moldau.api.authentication import Authenticator
 from moldau.api.login_tokens import EXPIRED, IssuedToken, LoginTokens
 from moldau.api.quotas import ON_STEP, OnStep, timed
-from moldau.api.request_login import RequestLogin
+from moldau.api.request_login import NEEDED, RequestLogin
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
 from moldau.api.stored_user import StoredUser
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.net.tls.contexts import PeerCertificate
-from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN
+from moldau.security.principal import ANONYMOUS, LOCAL_ADMIN, Principal
 from moldau.security.quotas import QuotaKey
 from moldau.security.sasl import AuthenticationError
 
@@ -122,6 +124,23 @@ class Entrance:
         if session.clock.wall_ms() >= ends_at_ms:
             raise AuthenticationError(CERTIFICATE_EXPIRED)
         return Visit(session, ends_at_ms, user, is_unknown)
+
+    def enter_relayed(
+        self, principal: Principal, host: str, access: ListenerAccess, expires_at_ms: int | None
+    ) -> Visit:
+        """The request of a client that another broker of the cluster has let in through a listener
+        with this access. What this broker's own listener refuses is refused here, too. Raises
+        AuthenticationError, and QuotaExceededError to a client that has to wait."""
+        if self._is_login_required and principal == ANONYMOUS:
+            raise AuthenticationError(NEEDED)
+        if self._access.read_only and not access.read_only:
+            access = replace(access, read_only=True)
+        session = self.sessions.session(principal, host, listener=access)
+        if (meter := session.meter()) is not None:
+            meter.check(QuotaKey.REQUEST)
+        found = self._authenticator
+        user = None if found is None else found.stored_user(principal)
+        return Visit(session, expires_at_ms, user)
 
     async def log_in(self, name: str, password: str, host: str) -> IssuedToken:
         """A token for a password. Raises AuthenticationError, RefusedError."""

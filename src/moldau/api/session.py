@@ -103,6 +103,11 @@ class Session:
         return self._guard.host
 
     @property
+    def access(self) -> ListenerAccess:
+        """What the listener of the client allows."""
+        return self._guard.access
+
+    @property
     def read_only(self) -> bool:
         return self._guard.access.read_only
 

@@ -156,6 +156,11 @@ class Transport:
     ) -> bytes:
         return await self.rpc.call(peer, method, payload, timeout_seconds)
 
+    def queued_bytes(self, peer: BrokerId) -> int | None:
+        """In the link to the peer; None: it is not connected."""
+        link = self.links.get(peer)
+        return link.queued_bytes if link is not None and link.is_connected else None
+
     def close(self) -> None:
         for link in self.links.values():
             link.stop()

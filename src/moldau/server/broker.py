@@ -34,7 +34,7 @@ from moldau.data.replica_safety import ReplicaSafety
 from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
-from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.edge.http.listener import HttpListener
 from moldau.metadata.image import EMPTY_IMAGE, Image
 from moldau.model import log_events as events
 from moldau.model.errors import StorageError, as_storage_failure
@@ -54,6 +54,7 @@ from moldau.server.build_protocols import (
     build_append_service,
     build_cluster_views,
     build_grpc_server,
+    build_http_listener,
     build_record_deletion,
     build_topic_groups,
 )
@@ -225,15 +226,15 @@ class BrokerServer:
             sockets=machine.sockets,
             gate=self._authentication.gate,
         )
-        self._http = listener_for(
+        self._http = build_http_listener(
+            config,
+            machine,
+            self._loop,
             self._authentication.http(self._sessions),
             self._metric_sources(kafka_server, driver),
-            loop=self._loop,
-            hosts=(*config.http.host_list, *self._ports.host_names()),
-            cors_origins=config.http.cors_origin_list,
-            sockets=machine.sockets,
-            tls=self._certificates.of_protocol(ListenerProtocol.HTTP),
-            clock=self._clock,
+            transport,
+            self._ports.host_names(),
+            self._certificates.of_protocol(ListenerProtocol.HTTP),
         )
         kafka_server.bind(kafka_ports)
         self._http.bind(http.host, http.port)

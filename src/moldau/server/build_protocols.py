@@ -1,9 +1,11 @@
-"""Builds the gRPC server, and the services that protocol servers use to reach other brokers."""
+"""Builds the servers of HTTP and gRPC, and the services by which they reach other brokers."""
 
 from asyncio import AbstractEventLoop
+from collections.abc import Sequence
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
+from moldau.api.metric_sources import MetricSources
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.topic_groups import TopicGroups
 from moldau.control.cluster_service import ClusterService
@@ -12,10 +14,12 @@ from moldau.coordination.group_service import GroupService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
+from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.transport import Transport
+from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import ReservedPort
 
@@ -63,6 +67,35 @@ def build_append_service(
     )
     transport.rpc.serve(PeerMethod.APPEND, appends.on_request)
     return appends
+
+
+def build_http_listener(
+    config: ServerConfig,
+    machine: Machine,
+    loop: AbstractEventLoop,
+    entrance: Entrance,
+    sources: MetricSources,
+    transport: Transport,
+    hosts: Sequence[str],
+    tls: TlsContexts | None,
+) -> HttpListener:
+    """Not bound yet. `hosts`: names of the broker besides those of its settings."""
+    listener = listener_for(
+        entrance,
+        sources,
+        loop=loop,
+        peers=transport,
+        first_exchange=machine.rng.getrandbits(62),
+        hosts=(*config.http.host_list, *hosts),
+        cors_origins=config.http.cors_origin_list,
+        sockets=machine.sockets,
+        tls=tls,
+        clock=machine.clock,
+    )
+    if listener.exchanges is not None:
+        for method, handler in listener.exchanges.methods.items():
+            transport.rpc.serve(method, handler, limits_itself=True)
+    return listener
 
 
 def build_grpc_server(

@@ -43,6 +43,7 @@ from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.metrics.clients import HttpTraffic
 from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.edge.http.relay.asking import Relay
 from moldau.edge.http.responses import (
     check_query,
     respond,
@@ -69,6 +70,7 @@ def build_app(
     *,
     limits: HttpLimits,
     connections: ConnectionCounts,
+    relay: Relay,
     hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     console: Path = console_files.FOLDER,
@@ -101,12 +103,18 @@ def build_app(
         ],
         console_files.routes(console),
     )
+    app.state.relay = relay
+
+    def stop() -> None:
+        tails.stop()
+        relay.stop()
+
     middleware = LimitsMiddleware(
         Visits(app if tracing.active is None else _traced(app, tracing.active), entrance),
         buffered_bytes_max=limits.buffered_bytes_max,
         hosts=Hosts(hosts),
         cors=Cors(cors_origins),
-        on_stop=tails.stop,
+        on_stop=stop,
     )
     return middleware
 

@@ -22,7 +22,7 @@ from moldau.edge.http.query_parameters import (
     read_text,
     take_page,
 )
-from moldau.edge.http.redirect import redirect_to
+from moldau.edge.http.relay.asking import relay_to
 from moldau.edge.http.resources import (
     GroupList,
     GroupListed,
@@ -82,7 +82,7 @@ def routes() -> list[Route]:
             raise _no_group(name)
         coordinator = await session.groups.find_coordinator(name)
         if coordinator != session.broker_id:
-            return redirect_to(session, coordinator, request)
+            return relay_to(request, coordinator)
         return respond(await _show(session, name, size, after))
 
     return [

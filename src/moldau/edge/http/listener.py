@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.edge.http.limits import DEFAULT_LIMITS, ConnectionCounts, HttpLimits
+from moldau.edge.http.relay.serving import Exchanges, RelayPeers
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.net.sockets import OS_SOCKETS, Sockets
@@ -44,8 +45,8 @@ class HttpListener:
         tls: TlsContexts | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`make_app` is called in a thread, on the first connection; `on_stop` must end responses
-        that stream indefinitely."""
+        """`make_app` is called in a thread, for the first connection or relayed request; `on_stop`
+        must end responses that stream indefinitely."""
         self._sockets = sockets
         self._tls = tls
         self._clock = clock
@@ -57,6 +58,9 @@ class HttpListener:
         self._socket: socket.socket | None = None
         self._server: WebServer | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._app: asyncio.Future[ASGIApp] | None = None
+        self.exchanges: Exchanges | None = None
+        """Requests that other brokers relay; None: they are not served."""
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Binds and returns the address (port 0 picks a free one). Raises OSError."""
@@ -77,14 +81,21 @@ class HttpListener:
         self._serving.add_done_callback(self._on_end)
 
     async def _serve(self, sock: socket.socket) -> None:
-        server = await self._loop.run_in_executor(None, self._load)
+        app = await self.app()
+        server = await self._loop.run_in_executor(None, self._load, app)
         self._server = server
         await server.serve([sock])
 
-    def _load(self) -> "WebServer":
+    async def app(self) -> "ASGIApp":
+        """Made by whoever needs it first."""
+        if self._app is None:
+            self._app = self._loop.run_in_executor(None, self._make_app)
+        return await asyncio.shield(self._app)
+
+    def _load(self, app: "ASGIApp") -> "WebServer":
         from moldau.edge.http.web_server import WebServer
 
-        return WebServer(self._make_app(), self._limits, self._counted, self._tls, self._clock)
+        return WebServer(app, self._limits, self._counted, self._tls, self._clock)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """An internal error ends HTTP only: Kafka clients are still served."""
@@ -99,6 +110,12 @@ class HttpListener:
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting, let requests finish within the grace period, then abort the rest."""
         serving, server = self._serving, self._server
+        if server is not None:
+            server.stop()
+        self._on_stop()
+        relayed = None
+        if self.exchanges is not None:
+            relayed = self._loop.create_task(self.exchanges.stop(grace_seconds))
         if serving is None:
             if self._socket is not None:
                 self._loop.remove_reader(self._socket)
@@ -106,12 +123,12 @@ class HttpListener:
             serving.cancel()
             await asyncio.wait({serving})
         else:
-            server.stop()
-            self._on_stop()
             _, late = await asyncio.wait({serving}, timeout=grace_seconds)
             if late:
                 server.abort()
                 await asyncio.wait({serving})
+        if relayed is not None:
+            await relayed
         self._close()
 
     def _close(self) -> None:
@@ -125,6 +142,8 @@ def listener_for(
     sources: "MetricSources",
     *,
     loop: AbstractEventLoop,
+    peers: RelayPeers,
+    first_exchange: int,
     limits: HttpLimits = DEFAULT_LIMITS,
     hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
@@ -134,19 +153,22 @@ def listener_for(
     console: Path | None = None,
 ) -> HttpListener:
     """`hosts`: names of the broker besides localhost and the addresses of its connections.
-    `console`: the folder of the web console, if it is not that of the package."""
+    `console`: the folder of the web console, if it is not that of the package.
+    `first_exchange`: random, for requests that are relayed to peers."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 
     def make_app() -> "ASGIApp":
         from moldau.edge.http.app import build_app
         from moldau.edge.http.console_files import FOLDER
+        from moldau.edge.http.relay.asking import Relay
 
         app = build_app(
             entrance,
             sources,
             limits=limits,
             connections=counted,
+            relay=Relay(peers, first_exchange),
             hosts=hosts,
             cors_origins=cors_origins,
             console=console or FOLDER,
@@ -158,7 +180,7 @@ def listener_for(
         for stop in stop_callbacks:
             stop()
 
-    return HttpListener(
+    listener = HttpListener(
         loop=loop,
         make_app=make_app,
         limits=limits,
@@ -168,3 +190,5 @@ def listener_for(
         tls=tls,
         clock=clock,
     )
+    listener.exchanges = Exchanges(loop=loop, load=listener.app, queued_bytes=peers.queued_bytes)
+    return listener

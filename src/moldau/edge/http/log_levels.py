@@ -11,7 +11,7 @@ from moldau.api.session import Session
 from moldau.api.types import ConfigChange, ConfigOperation, ResourceKind
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.query_parameters import parse_int
-from moldau.edge.http.redirect import redirect_to
+from moldau.edge.http.relay.asking import relay_to
 from moldau.edge.http.responses import check_query, read_body, respond
 from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
@@ -26,27 +26,30 @@ def routes() -> list[Route]:
         check_query(request)
         session = session_of(request)
         broker = _broker(session, request)
-        return _shown(session, request, broker)
+        if broker != session.broker_id:
+            return relay_to(request, broker)
+        return _shown(session)
 
     async def change(request: Request) -> Response:
         check_query(request)
-        wanted = await read_body(request, _levels_wanted.decode)
         session = session_of(request)
         broker = _broker(session, request)
-        if broker == session.broker_id:
-            await session.configs.alter(
-                ResourceKind.BROKER_LOGGER,
-                str(broker),
-                [_change(name, level) for name, level in wanted.levels.items()],
-                validate_only=False,
-            )
-        return _shown(session, request, broker)
+        if broker != session.broker_id:
+            return relay_to(request, broker)
+        wanted = await read_body(request, _levels_wanted.decode)
+        await session.configs.alter(
+            ResourceKind.BROKER_LOGGER,
+            str(broker),
+            [_change(name, level) for name, level in wanted.levels.items()],
+            validate_only=False,
+        )
+        return _shown(session)
 
     return [by_method("/api/v1/brokers/{broker}/log-levels", GET=show, POST=change)]
 
 
 def _broker(session: Session, request: Request) -> int:
-    """Raises RefusedError."""
+    """Levels belong to a process, and only it can tell or change them. Raises RefusedError."""
     text = request.path_params["broker"]
     number = parse_int(text)
     if number is None or number not in {*session.cluster.brokers, session.broker_id}:
@@ -59,10 +62,8 @@ def _change(component: str, level: str | None) -> ConfigChange:
     return ConfigChange(name=component, operation=operation, value=level)
 
 
-def _shown(session: Session, request: Request, broker: int) -> Response:
-    if broker != session.broker_id:
-        # Levels belong to a process, and only it can tell or change them.
-        return redirect_to(session, broker, request)
+def _shown(session: Session) -> Response:
+    broker = session.broker_id
     entries = session.configs.describe(ResourceKind.BROKER_LOGGER, str(broker))
     levels = tuple(
         LogLevelShown(

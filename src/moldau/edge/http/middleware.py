@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts, with_origin_form
+from moldau.edge.http.relay.serving import RELAYED
 from moldau.edge.http.responses import respond_refusal
 from moldau.edge.http.visits import holder_of
 from moldau.model.errors import ErrorCode, RefusedError
@@ -62,22 +63,29 @@ class LimitsMiddleware:
         began = perf_counter()
         asked = with_origin_form(scope)
         exchange = _Exchange(self, asked, receive, self._cors.wrap(scope, send))
-        app = (
-            self._hosts.refusal(scope)
-            or self._cors.preflight(scope)
-            or self._cors.refusal(scope)
-            or self._app
-        )
+        # The broker that relays a request has checked and counts it.
+        is_relayed = RELAYED in scope
+        app = self._app
+        if not is_relayed:
+            app = (
+                self._hosts.refusal(scope)
+                or self._cors.preflight(scope)
+                or self._cors.refusal(scope)
+                or app
+            )
         try:
             await app(asked, exchange.receive, exchange.send)
         finally:
             exchange.release_body()
-            method = scope["method"]
-            if exchange.status:
-                named = method if method in _METHODS else "other"
-                self.requests[named, exchange.status] += 1
-            if not exchange.streams:
-                self.seconds.add(perf_counter() - began)
+            if not is_relayed:
+                self._count(scope["method"], exchange, perf_counter() - began)
+
+    def _count(self, method: str, exchange: "_Exchange", seconds: float) -> None:
+        if exchange.status:
+            named = method if method in _METHODS else "other"
+            self.requests[named, exchange.status] += 1
+        if not exchange.streams:
+            self.seconds.add(seconds)
 
     def reserve(self, count: int, holder: str) -> None:
         """Raises RefusedError."""

@@ -161,7 +161,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "Read a partition by offset or time",
         {200: RecordsShown},
         {**_RECORDS, **_LIMIT, "wait_ms": _number(0, WAIT_MS_MAX, default=0)},
-        refusals=(307, 404),
+        refusals=(404,),
     ),
     ("POST", "/api/v1/topics/{topic}/records"): Operation(
         "storeRecords",
@@ -177,7 +177,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "Follow a partition with Server-Sent Events",
         {200: tail.MEDIA_TYPE},
         _RECORDS,
-        refusals=(307, 404),
+        refusals=(404,),
     ),
     ("GET", "/api/v1/brokers"): Operation(
         "listBrokers", "Brokers, in pages", {200: BrokerList}, _PAGE_BY_NUMBER
@@ -190,7 +190,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "The levels of a broker's log, by component",
         {200: LogLevelList},
         {},
-        refusals=(307, 404),
+        refusals=(404,),
     ),
     ("POST", "/api/v1/brokers/{broker}/log-levels"): Operation(
         "setLogLevels",
@@ -198,7 +198,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {200: LogLevelList},
         {},
         body=LogLevelsWanted,
-        refusals=(307, 404),
+        refusals=(404,),
     ),
     ("GET", "/api/v1/groups"): Operation(
         "listGroups", "Consumer groups of the cluster, in pages", {200: GroupList}, _PAGE_BY_NAME
@@ -208,7 +208,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "Describe a group: members, committed offsets and lag",
         {200: GroupShown},
         {**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
-        refusals=(307, 404),
+        refusals=(404,),
     ),
     ("GET", "/api/v1/queues"): Operation(
         "listQueues",
@@ -324,7 +324,6 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
 
 _REASONS: Final = {
     303: "For a browser: the web console",
-    307: "Served by another broker: its address is in Location",
     400: "Invalid body, parameter or value",
     401: "The broker does not know who asks",
     403: "The client has no right to do this, or is a web page of another origin",

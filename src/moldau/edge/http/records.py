@@ -33,7 +33,7 @@ from moldau.edge.http.record_json import (
     RecordShown,
     show_all,
 )
-from moldau.edge.http.redirect import redirect_to
+from moldau.edge.http.relay.asking import relay_to
 from moldau.edge.http.responses import check_query, respond
 from moldau.edge.http.visits import session_of
 
@@ -75,7 +75,7 @@ def routes() -> list[Route]:
         partition = read_partition(request, topic)
         leader = session.cluster.remote_leader(topic, partition)
         if leader is not None:
-            return redirect_to(session, leader, request)
+            return relay_to(request, leader)
         offset = read_offset(session, request, topic, partition, by_default=EARLIEST)
         for _ in range(SCANS_MAX):
             page = await session.fetch.read_page(

@@ -116,6 +116,12 @@ def respond_refusal(error: RefusedError) -> Response:
     return respond_error(status, error.code, str(error), error.hint, retry_headers(status))
 
 
+def error_event(error: RefusedError) -> bytes:
+    """The last event of a stream that ends early."""
+    details = problem(status_of(error.code), error.code, str(error), error.hint)
+    return b"event: error\ndata: %b\n\n" % _encoder.encode(details)
+
+
 def retry_headers(status: int) -> Mapping[str, str]:
     """Retry-After, for responses that a retry may change."""
     return {"retry-after": str(RETRY_SECONDS)} if status == 503 else {}
@@ -152,8 +158,15 @@ async def read_body(
 ) -> T:
     """The decoded body. Raises HTTPException or RefusedError."""
     _check_media_type(request)
-    if bytes_max is None:
-        bytes_max = BODY_BYTES_MAX
+    body = await read_raw(request, BODY_BYTES_MAX if bytes_max is None else bytes_max)
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"Invalid request body: {error}") from None
+
+
+async def read_raw(request: Request, bytes_max: int) -> bytearray:
+    """The body. Raises HTTPException or RefusedError."""
     body = bytearray()
     # The server has checked that it is a number.
     if int(request.headers.get("content-length", "0")) > bytes_max:
@@ -162,10 +175,7 @@ async def read_body(
         body += piece
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"Invalid request body: {error}") from None
+    return body
 
 
 def _check_media_type(request: Request) -> None:

@@ -25,12 +25,11 @@ from moldau.edge.http.records import (
     read_partition,
     read_selection,
 )
-from moldau.edge.http.redirect import redirect_to
-from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, problem, status_of
-from moldau.edge.http.visits import visit_of
+from moldau.edge.http.relay.asking import relay_to
+from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, error_event
+from moldau.edge.http.visits import check_login, visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
-from moldau.security.sasl import AuthenticationError
 
 MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
@@ -71,7 +70,7 @@ class Tails:
         partition = read_partition(request, topic)
         leader = session.cluster.remote_leader(topic, partition)
         if leader is not None:
-            return redirect_to(session, leader, request)
+            return relay_to(request, leader)
         if self.count >= TAILS_MAX:
             raise RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -108,7 +107,7 @@ class Tails:
         session, expires_at_ms = subscription.visit.session, subscription.visit.expires_at_ms
         if expires_at_ms is not None:
             wait_ms_max = max(0, min(wait_ms_max, expires_at_ms - session.clock.wall_ms()))
-        _check_login(subscription.visit)
+        check_login(subscription.visit)
         topic = session.topics.find(subscription.topic)
         if topic is None or topic.topic_id != subscription.topic_id:
             # A new topic of the same name has other records at the same offsets.
@@ -125,7 +124,7 @@ class Tails:
             is_stream=is_stream,
         )
         if page.records:
-            _check_login(subscription.visit)
+            check_login(subscription.visit)
         return page
 
     async def _events(self, subscription: _Subscription, page: ReadPage) -> AsyncIterator[bytes]:
@@ -152,8 +151,7 @@ class Tails:
                     yield b":\n\n"
                     sent_at = clock()
         except RefusedError as error:
-            details = problem(status_of(error.code), error.code, str(error), error.hint)
-            yield b"event: error\ndata: %b\n\n" % _encode(details)
+            yield error_event(error)
 
 
 class _TailResponse(StreamingResponse):
@@ -172,14 +170,6 @@ class _TailResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
-
-
-def _check_login(visit: Visit) -> None:
-    """In the form of this protocol. Raises RefusedError."""
-    try:
-        visit.check()
-    except AuthenticationError as error:
-        raise RefusedError(ErrorCode.SASL_AUTHENTICATION_FAILED, error.text) from None
 
 
 def _resumed(request: Request) -> int | None:

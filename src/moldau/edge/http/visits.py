@@ -14,8 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from moldau.api.entrance import Entrance, Visit
 from moldau.api.session import Session
 from moldau.edge.http.console_files import is_for_everyone
+from moldau.edge.http.relay.messages import Visitor
+from moldau.edge.http.relay.serving import RELAYED
 from moldau.edge.http.responses import respond_error, respond_refusal
-from moldau.model.errors import ErrorCode, QuotaExceededError
+from moldau.model.errors import ErrorCode, QuotaExceededError, RefusedError
 from moldau.net.networks import network_of
 from moldau.security.principal import ANONYMOUS
 from moldau.security.sasl import AuthenticationError
@@ -53,21 +55,11 @@ class Visits:
         self._entrance = entrance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        authorization = [
-            value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
-        ]
-        certificate = scope.get("state", {}).get(CERTIFICATE)
-        is_public = self._is_public(scope)
-        if is_for_everyone(scope):
-            # A login that has ended must not keep out the page that asks for the next one.
-            authorization, certificate, is_public = [], None, True
+        is_for_all = is_for_everyone(scope)
+        is_public = is_for_all or self._is_public(scope)
         try:
-            visit = await self._entrance.enter(
-                authorization,
-                host_of(scope),
-                certificate=certificate,
-                is_public=is_public,
-            )
+            # A login that has ended must not keep out the page that asks for the next one.
+            visit = await self._enter(scope, is_public=is_public, as_nobody=is_for_all)
         except AuthenticationError as error:
             await respond_unknown(error)(scope, receive, send)
             return
@@ -78,6 +70,26 @@ class Visits:
         work = self._app(scope, receive, send)
         # Unknown clients may ask for what is public: nobody pays for them.
         await (work if is_public else visit.charged(work))
+
+    async def _enter(self, scope: Scope, *, is_public: bool, as_nobody: bool) -> Visit:
+        """Raises AuthenticationError, QuotaExceededError."""
+        visitor: Visitor | None = scope.get(RELAYED)
+        if visitor is not None:
+            return self._entrance.enter_relayed(
+                visitor.principal, visitor.host, visitor.access, visitor.expires_at_ms
+            )
+        if as_nobody:
+            return await self._entrance.enter([], host_of(scope), is_public=True)
+        return await self._entrance.enter(
+            [
+                value.decode("latin-1")
+                for name, value in scope["headers"]
+                if name == b"authorization"
+            ],
+            host_of(scope),
+            certificate=scope.get("state", {}).get(CERTIFICATE),
+            is_public=is_public,
+        )
 
     def _is_public(self, scope: Scope) -> bool:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
@@ -92,6 +104,14 @@ def visit_of(request: HTTPConnection) -> Visit:
 
 def session_of(request: HTTPConnection) -> Session:
     return visit_of(request).session
+
+
+def check_login(visit: Visit) -> None:
+    """Before each part of a stream. Raises RefusedError."""
+    try:
+        visit.check()
+    except AuthenticationError as error:
+        raise RefusedError(ErrorCode.SASL_AUTHENTICATION_FAILED, error.text) from None
 
 
 def host_of(scope: Scope) -> str:

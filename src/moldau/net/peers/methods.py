@@ -32,3 +32,6 @@ class PeerMethod(IntEnum):
     QUEUE_COMMIT = 37
     QUEUE_OFFSETS = 38
     QUEUE_DESCRIBE = 39
+    RELAY_OPEN = 60
+    RELAY_NEXT = 61
+    RELAY_CLOSE = 62

@@ -48,10 +48,15 @@ class PeerRpc:
         self._methods: dict[int, RequestHandler] = {}
         self._next_id = first_id
         self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
-        self._working: dict[asyncio.Task[None], BrokerId] = {}
+        self._limit_themselves: set[int] = set()
+        self._working: dict[asyncio.Task[None], BrokerId | None] = {}
+        """With whose limit they count towards."""
 
-    def serve(self, method: int, handler: RequestHandler) -> None:
+    def serve(self, method: int, handler: RequestHandler, *, limits_itself: bool = False) -> None:
+        """`limits_itself`: its requests may wait for long, and take no place of others."""
         self._methods[method] = handler
+        if limits_itself:
+            self._limit_themselves.add(method)
 
     async def call(
         self, peer: BrokerId, method: int, payload: bytes, timeout_seconds: float
@@ -124,7 +129,8 @@ class PeerRpc:
             error = RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"unknown peer method {method}")
             self._fail(sender, request_id, error)
             return
-        if sum(peer == sender for peer in self._working.values()) >= _WORKING_PER_PEER_MAX:
+        counted_for = None if method in self._limit_themselves else sender
+        if counted_for is not None and self._is_full(counted_for):
             error = RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"limit of {_WORKING_PER_PEER_MAX} concurrent peer requests reached",
@@ -132,8 +138,11 @@ class PeerRpc:
             self._fail(sender, request_id, error)
             return
         task = self._loop.create_task(self._handle(sender, request_id, handler, bytes(body)))
-        self._working[task] = sender
+        self._working[task] = counted_for
         task.add_done_callback(self._forget)
+
+    def _is_full(self, peer: BrokerId) -> bool:
+        return sum(each == peer for each in self._working.values()) >= _WORKING_PER_PEER_MAX
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._working[task]
