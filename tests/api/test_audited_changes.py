@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from guarded_calls import GuardedWorld, outcome
+from handler_calls import image, topic
 from use_case_samples import (
     CONNECTED,
     JOINED,
@@ -21,6 +22,7 @@ from use_case_samples import (
 from moldau.api.rules import RULES
 from moldau.api.session import Session
 from moldau.control.config_service import ResourceKind
+from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.groups.results import DescribedConsumerGroup, DescribedGroup
 from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.metadata.leader_balance import ElectionType
@@ -88,6 +90,11 @@ ROWS: list[Row] = [
         ["partition 2 before 77"],
     ),
     (
+        "topics.trim",
+        lambda s: s.topics.trim(topic("two", (1,), (2,)), {0: 77, 1: HIGH_WATERMARK}),
+        ["partition 0 before 77", "partition 1 before the end"],
+    ),
+    (
         "configs.alter",
         lambda s: s.configs.alter(ResourceKind.TOPIC, "orders", CHANGES, validate_only=False),
         CHANGED,
@@ -96,6 +103,16 @@ ROWS: list[Row] = [
         "configs.alter",
         lambda s: s.configs.alter(ResourceKind.BROKER, "1", CHANGES[:1], validate_only=True),
         ["only validated: broker 1: retention.ms=1"],
+    ),
+    (
+        "configs.alter_topic",
+        lambda s: s.configs.alter_topic("orders", CHANGES, validate_only=False),
+        CHANGED,
+    ),
+    (
+        "configs.alter_topic",
+        lambda s: s.configs.alter_topic("orders", CHANGES[:1], validate_only=True),
+        ["only validated: retention.ms=1"],
     ),
     (
         "configs.replace",
@@ -222,6 +239,7 @@ def world() -> GuardedWorld:
 
     made.services["queues"].effects["connect"] = define
     made.services["joins"].answers["join"] = JOINED
+    made.services["configs"].answers["alter"] = image({})
     made.services["groups"].answers |= {
         "commit_offsets": [ErrorCode.NONE],
         "delete_offsets": [ErrorCode.NONE] * 2,

@@ -106,6 +106,7 @@ def test_every_method_of_every_service_has_a_rule_and_a_sample() -> None:
 def test_only_these_are_open_to_everyone() -> None:
     assert {name for name, rule in RULES.items() if not rule.needs} == {
         "topics.await_leaders",
+        "configs.topic_settings",
         "groups.are_stored",
         "cluster.cluster_id",
         "cluster.controller_id",

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from handler_calls import topic
+from handler_calls import image, topic
 from msgspec import Struct, field
 
 from moldau.api.cluster_queries import GroupListing
 from moldau.api.session import Session
+from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
 from moldau.control.config_service import ResourceKind
 from moldau.control.join_service import DecidedJoin
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
@@ -221,6 +222,12 @@ TOPOLOGY = Topology(
 ASSIGNED = AssignedPartition("orders", PartitionIndex(0), BrokerId(1), "")
 
 
+def page_of_groups(
+    found: object, names: list[str], silent: list[BrokerId], *, has_more: bool
+) -> TopicGroupPage:
+    return TopicGroupPage([GroupOfTopic(name, "Empty", 0, ()) for name in names], None, silent)
+
+
 def heartbeat_reply(*partitions: AssignedPartition) -> HeartbeatReply:
     assignment = Assignment(epoch=1, partitions=partitions)
     return HeartbeatReply(heartbeat_interval_ms=1, assignment=assignment)
@@ -276,6 +283,7 @@ SAMPLES: dict[str, list[Sample]] = {
         lambda s: s.topics.add_partitions("orders", 3, None, validate_only=True)
     ),
     "topics.delete_records": one(lambda s: s.topics.delete_records("orders", 0, 1)),
+    "topics.trim": one(lambda s: s.topics.trim(ORDERS, {0: 1})),
     "topics.await_leaders": one(lambda s: s.topics.await_leaders(["nowhere"])),
     "configs.describe": [
         Sample(call=lambda s: s.configs.describe(ResourceKind.TOPIC, "orders"), kinds=(TOPIC,)),
@@ -301,6 +309,11 @@ SAMPLES: dict[str, list[Sample]] = {
             kinds=(CLUSTER,),
         ),
     ],
+    "configs.alter_topic": one(
+        lambda s: s.configs.alter_topic("orders", [], validate_only=False),
+        answers={"configs.alter": image({}, ORDERS)},
+    ),
+    "configs.topic_settings": one(lambda s: s.configs.topic_settings()),
     "configs.replace": [
         Sample(
             call=lambda s: s.configs.replace(ResourceKind.TOPIC, "orders", {}, validate_only=True),
@@ -403,6 +416,13 @@ SAMPLES: dict[str, list[Sample]] = {
                 [],
             )
         },
+    ),
+    "queries.groups_of_topic": one(
+        lambda s: s.queries.groups_of_topic(ORDERS, None, 10),
+        without={GROUP: TopicGroupPage([], None, [])},
+        reads_first=True,
+        answers={"topic_groups.names": (["billing"], [])},
+        effects={"topic_groups.page": page_of_groups},
     ),
     "queries.extents": one(lambda s: s.queries.extents([PARTITION]), without={TOPIC: {}}),
     "producer_ids.take": one(lambda s: s.producer_ids.take()),

@@ -76,11 +76,6 @@ class TopicGroups:
         found, silent = await self._ask_all(_Request(topic.name, len(topic.partitions), None))
         return sorted({group.group_id for group in found}), silent
 
-    @staticmethod
-    def size_max(topic: Topic, size: int) -> int:
-        """How many groups fit into a page of `size`; at least one."""
-        return max(1, min(size, OFFSETS_MAX // max(1, len(topic.partitions))))
-
     async def page(
         self, topic: Topic, names: Sequence[str], silent: Sequence[BrokerId], *, has_more: bool
     ) -> TopicGroupPage:
@@ -155,3 +150,8 @@ class TopicGroups:
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""
         return msgspec.msgpack.encode(await self._here(decode_request(_decode_request, payload)))
+
+
+def groups_max(topic: Topic, size: int) -> int:
+    """How many groups fit into a page of `size`; at least one."""
+    return max(1, min(size, OFFSETS_MAX // max(1, len(topic.partitions))))

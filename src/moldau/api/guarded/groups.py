@@ -10,7 +10,7 @@ from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import GroupListing, PartitionExtent
 from moldau.api.guard import REFUSAL_CODES, Guard
-from moldau.api.topic_groups import TopicGroupPage
+from moldau.api.topic_groups import TopicGroupPage, groups_max
 from moldau.groups.events import (
     NO_GENERATION,
     NO_MEMBER_ID,
@@ -294,11 +294,9 @@ class GuardedQueries:
         seen = (each for each in names if after is None or each > after)
         if not guard.is_open:
             seen = (each for each in seen if guard.sees(use_case, _GROUP, each))
-        page = list(islice(seen, service.size_max(topic, size) + 1))
-        has_more = len(page) > service.size_max(topic, size)
-        if has_more:
-            del page[-1]
-        return await service.page(topic, page, silent, has_more=has_more)
+        most = groups_max(topic, size)
+        page = list(islice(seen, most + 1))
+        return await service.page(topic, page[:most], silent, has_more=len(page) > most)
 
     async def groups(self) -> tuple[list[tuple[GroupListing, BrokerId]], list[BrokerId]]:
         """The groups with their coordinators, by name; and the brokers that did not respond."""

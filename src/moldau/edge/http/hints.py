@@ -28,6 +28,9 @@ _HINTS: Final = {
     ErrorCode.INVALID_REPLICATION_FACTOR: "GET /api/v1/brokers lists the brokers; omit "
     "replication_factor to use the default",
     ErrorCode.INVALID_CONFIG: "GET /api/v1/topics/{topic} lists the supported settings",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "GET /api/v1/topics/{topic} shows what is adding and "
+    "removing; there is nothing to cancel",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "GET /api/v1/brokers lists the brokers",
     ErrorCode.INVALID_TIMESTAMP: "omit timestamp to use the broker's time",
     ErrorCode.REQUEST_TIMED_OUT: _UNCERTAIN,
     ErrorCode.NETWORK_EXCEPTION: _UNCERTAIN,

@@ -47,9 +47,12 @@ _CONFLICT: Final = frozenset(
         ErrorCode.DUPLICATE_VOTER,
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.NON_EMPTY_GROUP,
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
 _FORBIDDEN: Final = frozenset(

@@ -177,11 +177,16 @@ async def _add_partitions(request: Request) -> Response:
     wanted = await read_body(request, _partitions_wanted.decode)
     session = session_of(request)
     found = session.topics.get(request.path_params["topic"])
-    changed = await session.decided(
-        session.topics.add_partitions(
-            found.name, wanted.count, None, validate_only=wanted.validate_only
+    try:
+        changed = await session.decided(
+            session.topics.add_partitions(
+                found.name, wanted.count, None, validate_only=wanted.validate_only
+            )
         )
-    )
+    except RefusedError as error:
+        if error.code is ErrorCode.INVALID_PARTITIONS:
+            error.hint = "count is how many the topic has then: more than now"
+        raise
     if not wanted.validate_only:
         await session.topics.await_leaders([changed.name])
     shown: TopicShown = await show_topic(session, changed, PAGE_SIZE, -1)
@@ -198,6 +203,9 @@ async def _trim(request: Request) -> Response:
         for name, offset in wanted.partitions.items()
     }
     results = await session.topics.trim(topic, before)
+    for result in results.values():
+        if isinstance(result, RefusedError) and result.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            result.hint = "null is the end of a partition; GET /api/v1/topics/{topic} shows it"
     refusals = {
         partition: result if isinstance(result, RefusedError) else None
         for partition, result in results.items()
