@@ -18,7 +18,8 @@ def ready(process):
     line = process.stdout.readline()
     match = re.fullmatch(
         r"moldau \S+ ready on (127\.0\.0\.1:\d+) \(broker (\d+), cluster (\S+), data in (.+)\): "
-        r"Kafka \1, gRPC (\S+), HTTP (http://\S+), Raft (\S+)\n",
+        r"Kafka \1, gRPC (\S+), HTTP (http://\S+), Raft (\S+), "
+        r"console \6/ui/\n",
         line,
     )
     assert match, line + process.stderr.read()
@@ -29,8 +30,8 @@ def ready(process):
 def test_dev_is_ready_says_what_to_type_and_stops_cleanly(cli, spawn, tmp_path, number):
     process = spawn("dev", "--port", "0", "--data-dir", tmp_path / "data")
     address = ready(process)[1]
-    text = "".join(process.stdout.readline() for _ in range(7))
-    for command in ("topic create greetings", "produce greetings", "consume greetings"):
+    text = "".join(process.stdout.readline() for _ in range(8))
+    for command in ("topic create greetings", "produce greetings", "consume greetings", "ui"):
         assert f"moldau {command}" in text
     assert f"-b {address}" in text
     assert cli("produce", "greetings", "-m", "hello", "-b", address).code == 0

@@ -324,6 +324,7 @@ def ready_line(info: "BrokerInfo") -> str:
         *([f"gRPC {info.grpc_addr}"] if info.grpc_addr else []),
         f"HTTP {scheme}://{info.http_addr}",
         f"Raft {info.raft_addr}",
+        f"console {scheme}://{info.http_addr}/ui/",
     ]
     return (
         f"moldau {__version__} ready on {info.kafka_addr} "
@@ -335,10 +336,13 @@ def ready_line(info: "BrokerInfo") -> str:
 def next_steps(info: "BrokerInfo") -> str:
     address = str(info.kafka_addr)
     option = "" if address.endswith(":9092") else f" -b {address}"
+    web = str(info.http_addr)
+    http = "" if web.endswith(":8080") else f" --http {web}"
     return (
         "Next, in another terminal:\n"
         f"  moldau topic create greetings --partitions 3{option}\n"
         f"  echo hello | moldau produce greetings{option}\n"
-        f"  moldau consume greetings --from-beginning{option}\n\n"
+        f"  moldau consume greetings --from-beginning{option}\n"
+        f"  moldau ui{http}  # the web console\n\n"
         f"Any Kafka client: bootstrap.servers={address} · Ctrl-C stops"
     )

@@ -21,6 +21,7 @@ _COMMANDS = {
     "cluster": ("cluster.commands:cluster", "Run several brokers on this machine."),
     "broker": ("broker:broker", "Start a broker; list, inspect, drain and remove brokers."),
     "top": ("top.command:top", "Watch a cluster live: health, throughput, latency, lag."),
+    "ui": ("ui:ui", "Open the web console of a cluster in a browser."),
     "topic": ("topic:topic", "Create, list, describe, alter and delete topics."),
     "partition": (
         "partition:partition",

@@ -71,6 +71,7 @@ REPORT_PATH: Final = "/api/v1/report"
 JOIN_PATH: Final = "/api/v1/cluster/join"
 JOIN_CHALLENGE_PATH: Final = "/api/v1/cluster/join/challenge"
 METRICS_PATH: Final = "/metrics"
+CONSOLE_PATH: Final = "/ui/"
 _LOG_LEVELS_PATH: Final = "/api/v1/brokers/{}/log-levels"
 _TOKENS_PATH: Final = "/api/v1/cluster/tokens"
 _BUSY: Final = 503
@@ -149,6 +150,17 @@ class ClusterClient:
     def metrics(self) -> str:
         """The metrics of the first broker that responds, in the text format of Prometheus."""
         return self._send("GET", METRICS_PATH, None, _decode_text)
+
+    def console(self) -> str:
+        """The address of the web console at the first broker that responds."""
+
+        def decode(response: http.HttpResponse, host: str, port: int) -> str:
+            if response.status not in _SUCCESS:
+                raise _error_of(response, host, port)
+            tls = next(each.tls for *at, each in self._addresses if at == [host, port])
+            return f"{'http' if tls is None else 'https'}://{Endpoint(host, port)}{CONSOLE_PATH}"
+
+        return self._send("GET", CONSOLE_PATH, None, decode)
 
     def report(self, idle_ms: int | None = None) -> BrokerReport:
         """What only the first broker that responds knows of itself, and of its idle groups."""

@@ -203,6 +203,8 @@ def _show_started(data_dir: Path, state: ClusterState, detached: bool) -> int:
         f"\nNew topics have {counted(factor, 'replica')} by default "
         f"(topic.replication_factor={factor}). Logs: {data_dir}/broker-N.log"
     )
+    encrypts = dict(state.settings).get("http.security", "none") != "none"
+    say(f"Web console: http{'s' * encrypts}://{state.brokers[0].http}/ui/")
     if detached:
         say(f"Stop it: moldau cluster stop{dir_flag(data_dir)}\n")
     else:

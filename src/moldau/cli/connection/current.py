@@ -236,6 +236,15 @@ def login_security(ctx: click.Context) -> "Security":
     return parse_security({} if tls is None else {"security.protocol": "SSL", **tls})
 
 
+def tls_security(ctx: click.Context) -> "Security":
+    """As `login_security`, with a profile for its own addresses only."""
+    from moldau.client.security import parse_security
+
+    found = _own_profile(ctx)
+    tls = _tls(ctx, None if found is None else found[1])
+    return parse_security({} if tls is None else {"security.protocol": "SSL", **tls})
+
+
 def given_mechanism(ctx: click.Context) -> str:
     return _value(ctx, "mechanism")[0] or ""
 
@@ -266,16 +275,9 @@ def _value(ctx: click.Context, name: str) -> tuple[Any, bool]:
 
 
 def _usable_profile(ctx: click.Context) -> "Profile | None":
-    """The profile; raises CommandError if its token has expired.
-
-    Without --profile it is not used for addresses that are not its own: a token must not be sent
-    to another cluster.
-    """
-    from moldau.cli.connection.profiles import find_profile
-
-    name, _ = _value(ctx, "profile")
-    found = find_profile(name or "")
-    if found is None or (not name and not _is_for(found[1], ctx)):
+    """The profile; raises CommandError if its token has expired."""
+    found = _own_profile(ctx)
+    if found is None:
         return None
     if found[1].token and found[1].is_expired:
         raise CommandError(
@@ -283,6 +285,18 @@ def _usable_profile(ctx: click.Context) -> "Profile | None":
             hint=f"log in again: moldau login --profile {found[0]}",
         )
     return found[1]
+
+
+def _own_profile(ctx: click.Context) -> "tuple[str, Profile] | None":
+    """The profile and its name. Without --profile it is not used for addresses that are not its
+    own: a token must not be sent to another cluster."""
+    from moldau.cli.connection.profiles import find_profile
+
+    name, _ = _value(ctx, "profile")
+    found = find_profile(name or "")
+    if found is None or (not name and not _is_for(found[1], ctx)):
+        return None
+    return found
 
 
 def _is_for(profile: "Profile", ctx: click.Context) -> bool:

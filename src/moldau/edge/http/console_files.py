@@ -173,7 +173,11 @@ def is_for_everyone(scope: Scope) -> bool:
 
 def wants_page(scope: Scope) -> bool:
     """Whether a browser shows the root: programs that do not name HTML get JSON."""
-    return scope["path"] == "/" and any(
+    return scope["path"] == "/" and accepts_page(scope)
+
+
+def accepts_page(scope: Scope) -> bool:
+    return any(
         name == b"accept" and b"text/html" in value.lower() for name, value in scope["headers"]
     )
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.edge.http.console_files import is_for_everyone
+from moldau.edge.http.console_files import accepts_page
 from moldau.edge.http.responses import HEADERS, respond, respond_error, retry_headers
 from moldau.model.errors import ErrorCode
 from moldau.model.topology import JoinChallenge, Readiness
@@ -46,7 +46,7 @@ def build_newcomer_app(
         raise HTTPException(404)
 
     def nothing_else(request: Request, error: Exception) -> Response:
-        if is_for_everyone(request.scope):
+        if accepts_page(request.scope):
             headers = {**HEADERS, **retry_headers(503), "refresh": str(_PAGE_SECONDS)}
             page = _PAGE.format(state=escape(state()))
             return Response(page, 503, headers=headers, media_type="text/html")
