@@ -23,6 +23,7 @@ from moldau.client.errors import (
     NotFoundError,
 )
 from moldau.model.errors import MoldauError
+from moldau.model.words import counted as counted
 
 FORMATS = ("table", "json", "yaml", "name")
 
@@ -260,11 +261,6 @@ def _has_option(name: str) -> bool:
     """Whether the command that runs has it."""
     context = click.get_current_context(silent=True)
     return context is not None and name in context.params
-
-
-def counted(count: int, noun: str) -> str:
-    """1 message, 2 messages."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def format_bytes(count: float) -> str:

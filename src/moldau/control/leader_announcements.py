@@ -77,6 +77,10 @@ class LeaderAnnouncements:
         self._in_sync: dict[Key, tuple[Leader, tuple[BrokerId, ...]]] = {}
         self._topics: Mapping[TopicId, object] = {}
         self.on_news: Callable[[], None] = lambda: None
+        self.changes = 0
+        """Rises when leaders or in-sync replicas may have changed."""
+        self.on_elected: Callable[[Key, BrokerId], None] = lambda key, leader: None
+        """Called when another broker than before leads a partition."""
 
     # ---- partitions led by this broker
 
@@ -94,6 +98,7 @@ class LeaderAnnouncements:
     def unlead(self, key: Key) -> None:
         """This broker no longer leads it. The next leader announces itself."""
         self._mine.pop(key, None)
+        self.changes += 1
 
     def remove_deleted_topics(self, image: Image) -> None:
         """Remove topics that were deleted since the last image."""
@@ -190,6 +195,9 @@ class LeaderAnnouncements:
             known = self._in_sync.get(key)
             if known is None or known[0].epoch <= leader.epoch:
                 self._in_sync[key] = (leader, tuple(BrokerId(b) for b in entry.in_sync))
+                if known is not None and known[0].broker != sender:
+                    self.on_elected(key, sender)
+        self.changes += len(announcements)
         before, self.leaders = self.leaders, self.leaders.announced(announcements)
         if self.leaders is not before:
             self.on_news()

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from moldau.cli.check_result import CheckStatus
-from moldau.cli.cluster.problems import Problem, problems
+from moldau.cli.cluster.problems import problems
 from moldau.cli.cluster.topology import behind, single_copies
 from moldau.cli.doctor import check_cluster
 from moldau.cli.errors import ExitCode
+from moldau.model.cluster_problems import Problem
 from moldau.model.topology import (
     Endpoint,
     Topology,

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.cli.cluster.problems import Problem
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.in_parallel import in_parallel
 from moldau.cli.output import with_options
+from moldau.model.cluster_problems import Problem
 
 if TYPE_CHECKING:
     from moldau.client.cluster_client import ClusterClient

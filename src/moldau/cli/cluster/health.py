@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.cli.cluster.problems import Problem
 from moldau.cli.connection.current import current_security, security_at
 from moldau.cli.in_parallel import in_parallel
 from moldau.client.errors import TimedOutError, UnreachableError
+from moldau.model.cluster_problems import Problem
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.cli.cluster.every_address import ask_settled
 from moldau.cli.cluster.health import broker_problems
-from moldau.cli.cluster.problems import Problem, problems
+from moldau.cli.cluster.problems import problems
 from moldau.cli.connection.clients import cluster_client
 from moldau.cli.connection.current import use_local_tokens
 from moldau.cli.errors import CommandError, ExitCode
 from moldau.cli.output import with_options
 from moldau.client.processes import is_running
+from moldau.model.cluster_problems import Problem
 from moldau.supervisor.control import send_request, state_of
 from moldau.supervisor.state import DEFAULT_DIR, ClusterState, need_state
 
