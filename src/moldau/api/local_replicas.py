@@ -153,6 +153,10 @@ class LocalReplicas:
         hosted = self._partitions.get(topic, 0)
         return None if hosted is None else hosted.config.message_bytes_max
 
+    def written_by_topic(self) -> dict[str, tuple[int, int]]:
+        """Bytes and records since the start."""
+        return self._partitions.traffic.written()
+
     def total_traffic(self, topics: Container[str]) -> Traffic:
         """Over all topics since the start; `topics` are those that exist."""
         self._partitions.traffic.retain_only(topics)

@@ -40,6 +40,13 @@ class TopicTraffic:
     def of(self, topic: str) -> Traffic:
         return self._by_topic.setdefault(topic, Traffic())
 
+    def written(self) -> dict[str, tuple[int, int]]:
+        """Bytes and records that were written, by topic."""
+        return {
+            topic: (traffic.written_bytes, traffic.written_records)
+            for topic, traffic in self._by_topic.items()
+        }
+
     def total(self) -> Traffic:
         """Over all topics, deleted ones included."""
         total = Traffic()

@@ -10,15 +10,16 @@ from login_world import StillClock
 from open_sessions import broker_with
 from scrape import Scrape
 
+from moldau.api import leader_ends
 from moldau.api.cluster_queries import PartitionExtent
+from moldau.api.lag_history import LagHistory
+from moldau.api.leader_ends import LeaderEnds
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metrics_view import MetricsView
 from moldau.data.traffic import TopicTraffic, Traffic
 from moldau.edge.http.metrics import Collector, limits
 from moldau.edge.http.metrics.cluster import cluster_families, partition_families
 from moldau.edge.http.metrics.groups import group_families
-from moldau.edge.http.metrics.lag_history import LagHistory
-from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.replication import lag_families
 from moldau.edge.http.metrics.work import transaction_families
 from moldau.groups.results import GroupState, ListedGroup
@@ -215,7 +216,7 @@ async def test_lag_adds_up_over_what_is_here_and_says_what_is_not():
 
 
 async def test_leaders_on_other_brokers_are_asked_for_the_next_scrape(monkeypatch):
-    monkeypatch.setattr(limits, "REMOTE_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(leader_ends, "REMOTE_PARTITIONS_MAX", 2)
     groups = FakeGroups({"g": {("t", 0): 4, ("u", 0): 5, ("u", 1): 9, ("u", 2): 1}})
     history, ends, asked = LagHistory(), LeaderEnds(), []
 

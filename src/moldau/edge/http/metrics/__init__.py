@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moldau.api.lag_history import LagHistory
+from moldau.api.leader_ends import LeaderEnds
 from moldau.api.metric_sources import MetricSources
 from moldau.api.metrics_view import MetricsView
 from moldau.api.pipeline_reports import PipelineReports
@@ -25,8 +27,6 @@ from moldau.edge.http.metrics.clients import (
 )
 from moldau.edge.http.metrics.cluster import cluster_families, partition_families
 from moldau.edge.http.metrics.groups import group_families
-from moldau.edge.http.metrics.lag_history import LagHistory
-from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.process import process_families
 from moldau.edge.http.metrics.replication import lag_families, peer_families, raft_families
 from moldau.edge.http.metrics.storage import loop_families, storage_families

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from typing import Final
 
-from moldau.api.local_replicas import LocalReplica
+from moldau.api.lag_history import LagHistory
+from moldau.api.lag_meter import LagMeter
+from moldau.api.leader_ends import LeaderEnds
 from moldau.api.metrics_view import MetricsView
 from moldau.api.types import ListedGroup
 from moldau.edge.http.metrics import limits
-from moldau.edge.http.metrics.lag_history import LagHistory
-from moldau.edge.http.metrics.leader_ends import LeaderEnds
 from moldau.edge.http.metrics.table import family
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
@@ -53,11 +53,10 @@ class _Lags:
         self, view: MetricsView, history: LagHistory, ends: LeaderEnds, *, has_detail: bool
     ) -> None:
         self._view = view
-        self._ends = ends
         self._history = history
+        self._meter = LagMeter(view.replicas, view.clock, history, ends)
         self._has_detail = has_detail
         self._done = 0
-        self._now = view.clock.monotonic()
         self._records = family("moldau_group_lag")
         self._seconds = family("moldau_group_lag_seconds")
         self._unknown = family("moldau_group_lag_unknown_partitions")
@@ -91,7 +90,8 @@ class _Lags:
         for partition, stored in offsets.items():
             await self._take_turn()
             topic = partition.topic
-            mark, seconds = self._position(partition, stored.offset)
+            mark, age_seconds = self._meter.position(partition, stored.offset)
+            seconds = age_seconds or 0.0
             # 0 is added, so that a group without lag has a series, too.
             behind = 0 if mark is None else max(0, mark - stored.offset)
             lag[topic] += behind
@@ -110,32 +110,6 @@ class _Lags:
         self._done += 1
         if self._done % limits.ITEMS_PER_TURN == 0:
             await asyncio.sleep(0)
-
-    def _position(self, partition: TopicPartition, committed: int) -> tuple[int | None, float]:
-        """The high watermark, None if it is not known; and how long ago `committed` was there."""
-        replica = self._view.replicas.get(*partition)
-        if replica is not None:
-            start, mark = replica.start_offset, replica.high_watermark
-        elif (extent := self._ends.of(partition)) is not None:
-            start, mark = extent.start, extent.end
-        else:
-            return None, 0.0
-        return mark, self._history.seconds_behind(
-            partition,
-            now=self._now,
-            mark=mark,
-            committed=max(committed, start),
-            record_age=lambda offset: self._record_age(replica, offset),
-        )
-
-    def _record_age(self, replica: LocalReplica | None, offset: int) -> float | None:
-        # The log is on another broker.
-        if replica is None:
-            return None
-        timestamp = replica.timestamp_at(offset)
-        if timestamp is None or timestamp < 0:
-            return None
-        return (self._view.clock.wall_ms() - timestamp) / 1000
 
     def _add_partition(
         self, group: str, partition: TopicPartition, behind: int, committed: int

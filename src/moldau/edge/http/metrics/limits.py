@@ -14,8 +14,6 @@ DETAIL_PARTITIONS_MAX: Final = 10_000
 GROUPS_MAX: Final = 500
 GROUP_SERIES_MAX: Final = 2000
 """Pairs of group and topic."""
-REMOTE_PARTITIONS_MAX: Final = 5000
-"""Partitions without a replica here, whose leaders are asked for their high watermarks."""
 QUEUES_MAX: Final = 500
 """Pairs of group and topic of work queues."""
 

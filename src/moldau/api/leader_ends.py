@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from moldau.api.cluster_queries import PartitionExtent
-from moldau.edge.http.metrics import limits
 from moldau.model import log_events as events
 from moldau.model.ids import TopicPartition
 
@@ -19,6 +18,8 @@ log = logging.getLogger(__name__)
 AskLeaders = Callable[
     [Iterable[TopicPartition]], Awaitable[Mapping[TopicPartition, PartitionExtent]]
 ]
+REMOTE_PARTITIONS_MAX: Final = 5000
+"""Partitions without a replica here, whose leaders are asked for their high watermarks."""
 _NOTHING: Final[Mapping[TopicPartition, PartitionExtent]] = {}
 
 
@@ -33,7 +34,7 @@ class LeaderEnds:
     def of(self, partition: TopicPartition) -> PartitionExtent | None:
         """None if its leader has not said yet, or did not respond. It is asked for the next scrape,
         unless that are too many."""
-        if len(self._wanted) < limits.REMOTE_PARTITIONS_MAX:
+        if len(self._wanted) < REMOTE_PARTITIONS_MAX:
             self._wanted.add(partition)
         return self._known.get(partition)
 

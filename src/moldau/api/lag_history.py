@@ -76,6 +76,9 @@ class LagHistory:
         self._lookups_left = lookups_max
         self._noted.clear()
 
+    def __len__(self) -> int:
+        return len(self._histories)
+
     def end(self) -> None:
         """Forget partitions that no group consumes any more, or that have no replica here."""
         for partition in self._histories.keys() - self._noted:
@@ -90,8 +93,25 @@ class LagHistory:
         committed: int,
         record_age: Callable[[int], float | None],
     ) -> float:
+        """As `known_seconds_behind`; 0 if it is not known."""
+        return (
+            self.known_seconds_behind(
+                partition, now=now, mark=mark, committed=committed, record_age=record_age
+            )
+            or 0.0
+        )
+
+    def known_seconds_behind(
+        self,
+        partition: TopicPartition,
+        *,
+        now: float,
+        mark: int,
+        committed: int,
+        record_age: Callable[[int], float | None],
+    ) -> float | None:
         """The age of the record at `committed`; 0 if that is the high watermark `mark`, or was
-        not there when this scrape began.
+        not there when this scrape began; None if it is not known yet.
 
         `record_age` reads the age of a record by its timestamp; None: unknown.
         """
@@ -108,6 +128,8 @@ class LagHistory:
         appended_at = history.appended_at(committed)
         if appended_at is None:
             appended_at = self._look_up(history, committed, now, record_age)
+        if appended_at is None:
+            return None
         return max(0.0, now - appended_at)
 
     def _look_up(
@@ -116,13 +138,13 @@ class LagHistory:
         committed: int,
         now: float,
         record_age: Callable[[int], float | None],
-    ) -> float:
+    ) -> float | None:
         if self._lookups_left <= 0:
             # The next scrape gets to it.
-            return now
+            return None
         self._lookups_left -= 1
         age = record_age(committed)
         if age is None:
-            return now
+            return None
         history.learn(committed, now - max(0.0, age))
         return now - max(0.0, age)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.edge.http.metrics.lag_history import POINTS_MAX, LagHistory, WatermarkHistory
+from moldau.api.lag_history import POINTS_MAX, LagHistory, WatermarkHistory
 from moldau.model.ids import PartitionIndex, TopicPartition
 
 T0 = TopicPartition("t", PartitionIndex(0))
