@@ -6,8 +6,11 @@ from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.local_replicas import LocalReplicas
+from moldau.api.overview.group_lags import GroupLags
+from moldau.api.overview.sampler import OverviewSampler
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.topic_groups import TopicGroups
+from moldau.api.topic_stats import TopicStats
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.join_service import JoinService
@@ -53,6 +56,9 @@ class Broker(Struct, frozen=True, kw_only=True):
     queries: ClusterQueries
     topic_groups: TopicGroups
     deletions: RecordDeletion
+    topic_stats: TopicStats
+    group_lags: GroupLags
+    overview: OverviewSampler
     appends: AppendForwarder
     queues: QueueService
     security: SecurityService

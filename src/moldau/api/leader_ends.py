@@ -26,8 +26,8 @@ _NOTHING: Final[Mapping[TopicPartition, PartitionExtent]] = {}
 class LeaderEnds:
     """What the leaders said last."""
 
-    def __init__(self) -> None:
-        self._known = _NOTHING
+    def __init__(self, known: Mapping[TopicPartition, PartitionExtent] = _NOTHING) -> None:
+        self._known = known
         self._wanted: set[TopicPartition] = set()
         self._asking: asyncio.Task[None] | None = None
 

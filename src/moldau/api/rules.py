@@ -126,6 +126,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "queries.groups": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
     "queries.groups_of_topic": _read({TOPIC: Operation.DESCRIBE, GROUP: Operation.DESCRIBE}),
     "queries.extents": _read(_DESCRIBE_TOPIC),
+    "queries.topic_figures": _read(_DESCRIBE_TOPIC),
+    "queries.group_lags": _read(_DESCRIBE_GROUP, or_on_cluster=Operation.DESCRIBE),
+    "queries.position_lags": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
     # Producers and transactions.
     "producer_ids.take": Rule(
         needs={CLUSTER: Operation.IDEMPOTENT_WRITE}, or_on_any_topic=Operation.WRITE, changes=True
@@ -174,6 +177,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
     "cluster.report": _read(_DESCRIBE_CLUSTER),
+    "cluster.overview": _read(_DESCRIBE_CLUSTER),
     # Users, ACLs, quotas, and tokens for new brokers.
     "security.users": _read(_DESCRIBE_CLUSTER),
     "security.put_password": _change(_ALTER_CLUSTER),

@@ -49,13 +49,6 @@ class Condition(Struct, frozen=True, kw_only=True):
     """Brokers that are not in sync, of partitions with a leader: without one, nobody says who is
     behind."""
 
-    @property
-    def state(self) -> str:
-        """failing: something cannot be written or changed; degraded: a problem that is none yet."""
-        if self.controller < 0 or self.leaderless:
-            return "failing"
-        return "degraded" if self.down or self.under_replicated else "healthy"
-
 
 class Tally:
     """Counts over the partitions of a cluster."""

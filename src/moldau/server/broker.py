@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
-from moldau.api.local_replicas import LocalReplicas
 from moldau.api.metric_sources import MetricSources
 from moldau.api.session import Sessions
 from moldau.control.cluster_service import ClusterService
@@ -49,10 +48,10 @@ from moldau.replica.transport import Transport
 from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_coordination import CoordinationServices
 from moldau.server.build_metrics import build_metric_sources
+from moldau.server.build_overview import build_views
 from moldau.server.build_peers import build_join_service, build_peers
 from moldau.server.build_protocols import (
     build_append_service,
-    build_cluster_views,
     build_grpc_server,
     build_http_listener,
     build_record_deletion,
@@ -271,7 +270,7 @@ class BrokerServer:
         self._run_task(self._cleaner.run())
         self._scrub = build_scrub(config, self._partitions, self._replica_safety)
         self._run_task(self._scrub.run())
-        self._run_task(self._broker.queues.run())
+        self._run_task(self._broker.queues.run(), self._broker.overview.watch_events())
         await self._partitions.wait_until_led()
         kafka_server.start(kafka_ports)
         self._run_task(self._certificates.run())
@@ -295,11 +294,12 @@ class BrokerServer:
             ),
         )
 
-    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run until the stop; if the task fails, the broker stops."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
+    def _run_task(self, *works: Coroutine[Any, Any, None]) -> None:
+        """Run until the stop; if a task fails, the broker stops."""
+        for work in works:
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -473,7 +473,6 @@ class BrokerServer:
             cluster=self._cluster,
             joins=self._joins,
             recovery=self._recovery,
-            replicas=LocalReplicas(self._partitions),
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,
@@ -489,8 +488,8 @@ class BrokerServer:
             groups=coordinators.groups,
             transactions=coordinators.transactions,
             producer_ids=producer_ids,
-            queries=build_cluster_views(
-                self._broker_id, self._cluster, self._partitions, coordinators.groups, transport
+            **build_views(
+                self._broker_id, self._cluster, self._announcements, coordinators, self._storage
             ),
             topic_groups=build_topic_groups(
                 self._broker_id, self._cluster, coordinators.groups, transport
@@ -522,6 +521,8 @@ class BrokerServer:
             cleaner=lambda: self._cleaner,
             scrub=lambda: self._scrub,
             leaderships=lambda: self._leaderships,
+            overview=self._broker.overview,
+            http_connections=lambda: self._http.connection_count if self._http else 0,
         )
 
     # ---- stop
@@ -548,6 +549,7 @@ class BrokerServer:
             kafka.close()
             await kafka.stop_handlers()
         await self._authentication.stop()
+        self._broker.overview.stop()
         if self._http is not None:
             await self._http.stop(_GRACE_SECONDS)
         self._coordinators.stop()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from moldau.api.metric_sources import MetricSources, OneListener, PeerNumbers
+from moldau.api.overview.sampler import OverviewSampler
 from moldau.api.quotas import Quotas
 from moldau.control.peer_clocks import PeerClocks
 from moldau.data.cleaner import Cleaner
@@ -32,6 +33,8 @@ def build_metric_sources(
     cleaner: Callable[[], Cleaner | None],
     scrub: Callable[[], Scrubber | None],
     leaderships: Callable[[], int],
+    overview: OverviewSampler,
+    http_connections: Callable[[], int],
 ) -> MetricSources:
     transport = parts.transport
 
@@ -54,7 +57,7 @@ def build_metric_sources(
         peer = transport.listener
         yield OneListener("peers", "peers", peer.connection_count, peer.accepted_total)
 
-    return MetricSources(
+    sources = MetricSources(
         requests_by_api=kafka.requests_by_api,
         seconds_by_api=kafka.seconds_by_api,
         queue_seconds=kafka.queue_seconds,
@@ -73,3 +76,5 @@ def build_metric_sources(
         slow_turns=loop_watch.numbers,
         scrub=lambda: None if (found := scrub()) is None else found.metrics,
     )
+    overview.collector.attach(sources, http_connections)
+    return sources

@@ -16,7 +16,7 @@ from moldau.api.entrance import Visit
 from moldau.api.quotas import ON_STEP
 from moldau.api.stored_user import StoredUser
 from moldau.data.record_reader import ReadPage
-from moldau.edge.http import tail
+from moldau.edge.http import event_streams, tail
 from moldau.edge.http.record_json import RecordSelection
 from moldau.edge.http.tail import TAILS_MAX
 from moldau.metadata.security import User
@@ -296,7 +296,7 @@ async def test_the_time_of_a_stream_is_charged_in_the_task_that_sends_it(version
 
     before = ON_STEP.set(steps.append)
     try:
-        response = tail._TailResponse(events(), on_end=nothing_left)
+        response = event_streams.EventStream(events(), on_end=nothing_left)
         await response({"type": "http", "asgi": {"spec_version": version}}, receive, send)
     finally:
         ON_STEP.reset(before)

@@ -135,26 +135,26 @@ def test_a_broker_that_leads_nothing_of_it_changes_a_topic(moldau_cluster):
     address, path = stranger(cluster, "remote"), "/api/v1/topics/remote"
     replicas = ask(address, "GET", path).body["partitions"][0]["replicas"]
 
-    trimmed = ask(address, "POST", f"{path}/trim", {"partitions": {"0": 2}}, follows=False)
+    trimmed = ask(address, "POST", f"{path}/trim", {"partitions": {"0": 2}})
     assert trimmed.body == {"partitions": [{"partition": 0, "start_offset": 2}]}
-    beyond = ask(address, "POST", f"{path}/trim", {"partitions": {"0": 9}}, follows=False)
+    beyond = ask(address, "POST", f"{path}/trim", {"partitions": {"0": 9}})
     assert refused(beyond) == (400, "OFFSET_OUT_OF_RANGE")
     changed = ask(address, "PATCH", f"{path}/configs", {"configs": {"retention.ms": "7"}})
     assert settings(changed.body["configs"])["retention.ms"][0] == "7"
 
     # Its replicas in another order: another broker is the preferred leader, and does not lead yet.
     body = {"partitions": {"0": replicas[::-1]}}
-    moved = ask(address, "POST", f"{path}/replicas", body, follows=False)
+    moved = ask(address, "POST", f"{path}/replicas", body)
     assert moved.status == 200
     (one,) = moved.body["partitions"]
     assert one["partition"] == 0
-    elected = ask(address, "POST", f"{path}/elect", {}, follows=False)
+    elected = ask(address, "POST", f"{path}/elect", {})
     assert elected.status == 200
     wait_until(
         lambda: ask(address, "GET", path).body["partitions"][0]["leader"] == replicas[1],
         "the preferred replica leads",
     )
-    again = ask(address, "POST", f"{path}/elect", {"partitions": [0]}, follows=False)
+    again = ask(address, "POST", f"{path}/elect", {"partitions": [0]})
     assert again.body == {"partitions": [{"partition": 0, "leader": replicas[1]}]}
 
     nothing = ask(address, "POST", f"{path}/replicas", {"partitions": {"0": None}})

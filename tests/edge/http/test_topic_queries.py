@@ -82,7 +82,7 @@ def test_any_broker_knows_who_consumes_a_topic_and_how_far_behind(moldau_cluster
         commit(cluster.bootstrap, name, "spread", {0: 4, 2: 1})
     commit(cluster.bootstrap, "elsewhere", "other", {0: 0})
     for broker in cluster.brokers:
-        reply = ask(broker.http_address, "GET", "/api/v1/topics/spread/groups", follows=False)
+        reply = ask(broker.http_address, "GET", "/api/v1/topics/spread/groups")
         assert (reply.status, reply.body["silent"], reply.body["next"]) == (200, [], None)
         assert [one["group"] for one in reply.body["groups"]] == names
         assert reply.body["groups"][0] == {

@@ -12,6 +12,7 @@ from moldau.api.guarded.topics import unknown_topic
 from moldau.api.local_replicas import LocalReplica
 from moldau.api.lookup import remote_leader
 from moldau.api.metrics_view import MetricsView
+from moldau.api.overview.sampler import Shown
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Partition, Topic, brokers_at
@@ -231,3 +232,19 @@ class GuardedCluster:
         """What the report of this broker is made of. It is never for every client."""
         self._guard.check("cluster.report", _CLUSTER)
         return MetricsView(self._broker)
+
+    # ---- all brokers
+
+    async def overview(self, after: Shown | None = None) -> Shown:
+        """The whole cluster; the next overview after one that was shown, or the latest.
+
+        Topics that the client may not describe are counted, and not named.
+        """
+        guard = self._guard
+        guard.check("cluster.overview", _CLUSTER)
+        service = self._broker.overview
+
+        def sees(topic: str) -> bool:
+            return guard.is_open or guard.sees("cluster.topology", _TOPIC, topic)
+
+        return await (service.latest(sees) if after is None else service.after(after, sees))

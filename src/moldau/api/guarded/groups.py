@@ -10,7 +10,9 @@ from moldau.api.audit import Parts
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import GroupListing, PartitionExtent
 from moldau.api.guard import REFUSAL_CODES, Guard
+from moldau.api.overview.group_lags import GroupLag, PositionLag
 from moldau.api.topic_groups import TopicGroupPage, groups_max
+from moldau.api.topic_stats import TopicFigures
 from moldau.groups.events import (
     NO_GENERATION,
     NO_MEMBER_ID,
@@ -35,7 +37,7 @@ from moldau.groups.results import (
 )
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import BrokerId, TopicPartition
+from moldau.model.ids import BrokerId, TopicId, TopicPartition
 from moldau.security.acl import ResourceType
 
 _GROUP: Final = ResourceType.GROUP
@@ -264,10 +266,11 @@ class GuardedGroups:
 class GuardedQueries:
     """Queries that need other brokers."""
 
-    __slots__ = ("_guard", "_service", "_topic_groups")
+    __slots__ = ("_broker", "_guard", "_service", "_topic_groups")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
+        self._broker = broker
         self._service = broker.queries
         self._topic_groups = broker.topic_groups
 
@@ -305,6 +308,33 @@ class GuardedQueries:
             sees = self._guard.sees
             found = [each for each in found if sees("queries.groups", _GROUP, each[0].group_id)]
         return found, silent
+
+    async def topic_figures(self, topics: Iterable[Topic]) -> Mapping[TopicId, TopicFigures]:
+        """Records, bytes and rates, by id; without those that the client may not describe."""
+        if not self._guard.is_open:
+            sees = self._guard.sees
+            topics = [each for each in topics if sees("queries.topic_figures", _TOPIC, each.name)]
+        return await self._broker.topic_stats.of(topics)
+
+    async def group_lags(self, groups: Iterable[tuple[str, BrokerId]]) -> Mapping[str, GroupLag]:
+        """The lag of groups, which are named with their coordinators; without hidden ones, and
+        those whose coordinator does not respond."""
+        if not self._guard.is_open:
+            sees = self._guard.sees
+            groups = [each for each in groups if sees("queries.group_lags", _GROUP, each[0])]
+        return await self._broker.group_lags.by_coordinator(groups)
+
+    async def position_lags(self, group: str) -> Mapping[TopicPartition, PositionLag]:
+        """Of each committed offset of a group that this broker coordinates; without those of
+        topics that the client may not describe."""
+        use_case, guard = "queries.position_lags", self._guard
+        guard.check(use_case, _GROUP, group)
+        found = await self._broker.group_lags.positions(group)
+        if guard.is_open:
+            return found
+        topics = {each.topic for each in found}
+        seen = {name for name in topics if guard.sees(use_case, _TOPIC, name)}
+        return {each: lag for each, lag in found.items() if each.topic in seen}
 
 
 def _by_topic(partitions: Iterable[tuple[TopicPartition, str]]) -> Parts[str]:

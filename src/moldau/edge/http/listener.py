@@ -62,6 +62,10 @@ class HttpListener:
         self.exchanges: Exchanges | None = None
         """Requests that other brokers relay; None: they are not served."""
 
+    @property
+    def connection_count(self) -> int:
+        return self._counted.open
+
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Binds and returns the address (port 0 picks a free one). Raises OSError."""
         self._socket = sock = self._sockets.bound(host, port)

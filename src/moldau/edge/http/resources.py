@@ -13,6 +13,16 @@ class TopicListed(Struct, frozen=True, kw_only=True):
     replication_factor: int
     leaderless: int
     under_replicated: int
+    log_bytes: int | None = None
+    """This and what follows only with stats=true. Of the leaders: copies do not count."""
+    records: int | None = None
+    """From the start to the end of all partitions; with removed ones in between, if compacted."""
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    cleanup_policy: str | None = None
+    records_in: float | None = None
+    """Per second; null until somebody has looked for some seconds."""
+    bytes_in: float | None = None
 
 
 class TopicList(Struct, frozen=True, kw_only=True):
@@ -53,6 +63,8 @@ class TopicShown(Struct, frozen=True, kw_only=True):
     configs: list[Setting]
     partitions: list[PartitionShown]
     next: int | None
+    may: list[str] = []
+    """What the client may do with the topic, by Kafka's names of operations."""
 
 
 class TopicDeleted(Struct, frozen=True, kw_only=True):
@@ -76,6 +88,9 @@ class GroupListed(Struct, frozen=True, kw_only=True):
     state: str
     protocol_type: str
     coordinator: int
+    lag: int | None = None
+    """In records; this and what follows only with lag=true. null: not known."""
+    lag_seconds: float | None = None
 
 
 class GroupList(Struct, frozen=True, kw_only=True):
@@ -122,6 +137,8 @@ class PositionShown(Struct, frozen=True, kw_only=True):
     end_offset: int | None
     lag: int | None
     """null while the leader of the partition does not respond."""
+    lag_seconds: float | None = None
+    """How long ago the first record that was not processed was stored; null: not known."""
 
 
 class GroupShown(Struct, frozen=True, kw_only=True):
@@ -137,3 +154,5 @@ class GroupShown(Struct, frozen=True, kw_only=True):
     """Over all partitions; null if the lag of one is unknown."""
     offsets: list[PositionShown]
     next: str | None
+    may: list[str] = []
+    """What the client may do with the group, by Kafka's names of operations."""

@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from moldau.api.entrance import Visit
-from moldau.api.quotas import charged
 from moldau.api.types import LATEST, LONG_MAX, ReadPage
+from moldau.edge.http.event_streams import MEDIA_TYPE as MEDIA_TYPE
+from moldau.edge.http.event_streams import EventStream
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import (
@@ -31,7 +31,6 @@ from moldau.edge.http.visits import check_login, visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicId
 
-MEDIA_TYPE: Final = "text/event-stream"
 TAILS_MAX: Final = 64
 QUIET_MS_MAX: Final = 10_000
 """After this long without a record, a comment is sent, so that proxies keep the connection open."""
@@ -91,7 +90,7 @@ class Tails:
         if request.method == "HEAD":
             self._ended()
             return Response(headers=HEADERS, media_type=MEDIA_TYPE)
-        return _TailResponse(self._events(subscription, first), on_end=self._ended)
+        return EventStream(self._events(subscription, first), on_end=self._ended)
 
     def _ended(self) -> None:
         self.count -= 1
@@ -152,24 +151,6 @@ class Tails:
                     sent_at = clock()
         except RefusedError as error:
             yield error_event(error)
-
-
-class _TailResponse(StreamingResponse):
-    """Calls `on_end` when the stream ends for any reason."""
-
-    def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
-        super().__init__(events, headers=HEADERS, media_type=MEDIA_TYPE)
-        self._on_end = on_end
-
-    async def stream_response(self, send: Send) -> None:
-        # Starlette runs this in a task of its own, beside the one that waits for a disconnect.
-        await charged(super().stream_response(send))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._on_end()
 
 
 def _resumed(request: Request) -> int | None:

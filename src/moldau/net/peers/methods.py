@@ -35,3 +35,6 @@ class PeerMethod(IntEnum):
     RELAY_OPEN = 60
     RELAY_NEXT = 61
     RELAY_CLOSE = 62
+    BROKER_SAMPLE = 63
+    TOPIC_STATS = 64
+    GROUP_LAGS = 65

@@ -1,0 +1,1 @@
+"""The live overview of the cluster: brokers are sampled while somebody watches."""
