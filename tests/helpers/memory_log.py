@@ -306,6 +306,18 @@ class MemoryLog:
     def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
         return None
 
+    def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:
+        if not self.start_offset < offset <= self.end_offset:
+            raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        place = self._place(Offset(offset - 1))
+        size = len(self._batches[place])
+        while place > 0 and size < bytes_max and self._headers[place - 1].next_offset > (
+            self.start_offset
+        ):
+            place -= 1
+            size += len(self._batches[place])
+        return max(self._bases[place], self.start_offset), size
+
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         for place in range(self._place(self._start.offset), len(self._batches)):
             header = self._headers[place]

@@ -9,6 +9,7 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
 from moldau.api.record_deletion import RecordDeletion
+from moldau.api.search.pages import TopicSearch
 from moldau.api.topic_groups import TopicGroups
 from moldau.api.topic_stats import TopicStats
 from moldau.control.cluster_service import ClusterService
@@ -48,6 +49,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     transactional_produce: TransactionalProduce
     fetch: FetchService
     offsets: OffsetService
+    search: TopicSearch
     topics: TopicService
     configs: ConfigService
     groups: GroupService

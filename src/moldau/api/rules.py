@@ -101,6 +101,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "appends.store": _use(_WRITE_TOPIC),
     "fetch.fetch": _read(_READ_TOPIC),
     "fetch.read_page": _read(_READ_TOPIC),
+    "search.page": _read(_READ_TOPIC),
     "offsets.list_offset": _read(_DESCRIBE_TOPIC),
     "offsets.at": _read(_DESCRIBE_TOPIC),
     "offsets.epoch_end": _read(_DESCRIBE_TOPIC),

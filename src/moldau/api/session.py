@@ -25,6 +25,7 @@ from moldau.api.guarded.records import (
     GuardedTransactionalProduce,
     guarded_produce,
 )
+from moldau.api.guarded.search import GuardedSearch
 from moldau.api.guarded.security import GuardedSecurity
 from moldau.api.guarded.topics import GuardedTopics
 from moldau.api.guarded.transactions import GuardedProducerIds, GuardedTransactions
@@ -63,6 +64,7 @@ class Session:
         "producer_ids",
         "queries",
         "queues",
+        "search",
         "security",
         "topics",
         "transactional_produce",
@@ -84,6 +86,7 @@ class Session:
         self.appends = GuardedAppends(guard, producer)
         self.fetch = GuardedFetch(guard, broker)
         self.offsets = GuardedOffsets(guard, broker)
+        self.search = GuardedSearch(guard, broker)
         self.groups = GuardedGroups(guard, broker)
         self.queries = GuardedQueries(guard, broker)
         self.producer_ids = GuardedProducerIds(guard, broker)

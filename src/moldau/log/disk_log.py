@@ -142,6 +142,9 @@ class DiskLog(DiskLogState):
     def begin_prefetch(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
         return self._reader.begin_prefetch(offset, bytes_max)
 
+    def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:
+        return self._reader.chunk_before(offset, bytes_max)
+
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         return self._reader.find_time(timestamp, end_offset)
 

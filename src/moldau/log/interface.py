@@ -211,6 +211,15 @@ class PartitionLog(Protocol):
         """Like `batches`, but only the headers are read."""
         ...
 
+    def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:
+        """For readers that go backwards: a batch boundary about bytes_max before `offset`, and the
+        bytes from there to the end of the batch that contains the record before `offset`. At least
+        that batch; never beyond the segment that it is in.
+
+        Raises RefusedError(OFFSET_OUT_OF_RANGE) unless start_offset < offset <= end_offset.
+        """
+        ...
+
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         """First record below end_offset with at least that timestamp."""
         ...

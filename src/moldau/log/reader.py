@@ -16,7 +16,8 @@ from moldau.log.timestamp_lookup import find_in_batch
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.slices import FileSlice
-from moldau.records.batch import BatchHeader
+from moldau.records.batch import HEADER_BYTES as BATCH_HEADER_BYTES
+from moldau.records.batch import BatchHeader, read_header
 
 POSITIONS_MAX = 64
 """Sequential readers that are remembered per log."""
@@ -204,6 +205,26 @@ class LogReader:
         return SegmentCheck(segment, position, limit, size, state.truncations)
 
     # ---- lookups
+
+    def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:
+        state = self._state
+        if not state.start_offset < offset <= state.end_offset:
+            raise RefusedError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"no record before offset {offset}, of {state.start_offset} to {state.end_offset}",
+            )
+        last = Offset(offset - 1)
+        segment = self._segment_of(last)
+        base, position = segment.position_of(last)
+        end = position + read_header(segment.file().pread(BATCH_HEADER_BYTES, position)).size
+        target = max(HEADER_BYTES, end - bytes_max)
+        if target < position:
+            index = segment.index
+            entry = index.floor_position(target)
+            if entry is None and index.loaded_from > HEADER_BYTES:
+                entry = segment.loaded_index().floor_position(target)
+            base, position = entry or (segment.base_offset, HEADER_BYTES)
+        return max(base, state.start_offset), end - position
 
     def find_time(self, timestamp: TimestampMs, end_offset: Offset) -> TimestampedOffset | None:
         state = self._state

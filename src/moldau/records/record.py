@@ -79,7 +79,7 @@ def read_records(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> l
     delta_last = -1
     try:
         for _ in range(header.record_count):
-            size, position = _read_varint(body, position)
+            size, position = read_varint(body, position)
             end = position + size
             if size < RECORD_BYTES_MIN - 1 or end > len(body):
                 raise BatchFormatError(f"record of {size} bytes, {len(body) - position} left")
@@ -119,13 +119,13 @@ def _read_fields(
         timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
         position += 1
     else:
-        timestamp_delta, position = _read_varint(data, position)
+        timestamp_delta, position = read_varint(data, position)
     delta = data[position]
     if delta < 0x80:
         delta = (delta >> 1) ^ -(delta & 1)
         position += 1
     else:
-        delta, position = _read_varint(data, position)
+        delta, position = read_varint(data, position)
     key: bytes | None
     value: bytes | None
     size = data[position]
@@ -134,14 +134,14 @@ def _read_fields(
         key = data[position + 1 : field_end]
         position = field_end
     else:
-        key, position = _read_bytes(data, position, end)
+        key, position = read_bytes(data, position, end)
     size = data[position]
     field_end = position + 1 + (size >> 1)
     if size < 0x80 and not size & 1 and field_end <= end:
         value = data[position + 1 : field_end]
         position = field_end
     else:
-        value, position = _read_bytes(data, position, end)
+        value, position = read_bytes(data, position, end)
     return timestamp_delta, delta, key, value, position
 
 
@@ -159,7 +159,7 @@ def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> b
                 size = (size >> 1) ^ -(size & 1)
                 position += 1
             else:
-                size, position = _read_varint(body, position)
+                size, position = read_varint(body, position)
             end = position + size
             if size < RECORD_BYTES_MIN - 1 or end > len(body):
                 raise BatchFormatError(f"record of {size} bytes, {len(body) - position} left")
@@ -167,7 +167,7 @@ def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> b
             if body[position] < 0x80:
                 position += 1
             else:
-                _, position = _read_varint(body, position)
+                _, position = read_varint(body, position)
             if body[position] < 0x80:
                 position += 1
             elif body[position + 1] < 0x80:
@@ -176,9 +176,9 @@ def has_null_key(batch: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> b
             elif body[position + 2] < 0x80:
                 position += 3
             else:
-                _, position = _read_varint(body, position)
+                _, position = read_varint(body, position)
             if body[position] >= 0x80:
-                _read_varint(body, position)
+                read_varint(body, position)
             # As in every zig-zag number, the lowest bit is the sign.
             if body[position] & 1:
                 return True
@@ -270,7 +270,7 @@ def open_body(
     return decompress(codec, memoryview(batch)[HEADER_BYTES : header.size], bytes_max)
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """A zig-zag varint and the position after it. IndexError past the end."""
     byte = data[position]
     position += 1
@@ -292,9 +292,9 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), position
 
 
-def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     """Length and bytes, all before `end`."""
-    size, position = _read_varint(data, position)
+    size, position = read_varint(data, position)
     if size < 0:
         if size != -1:
             raise BatchFormatError(f"negative field length {size}")
@@ -307,7 +307,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     """Header count and headers, all before `end`."""
-    count, position = _read_varint(data, position)
+    count, position = read_varint(data, position)
     if count == 0:
         return [], position
     if count < 0:
@@ -315,10 +315,10 @@ def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     headers: Headers = []
     # A malicious count ends at the end of the record: every header takes bytes.
     for _ in range(count):
-        key, position = _read_bytes(data, position, end)
+        key, position = read_bytes(data, position, end)
         if key is None:
             raise BatchFormatError("header without a key")
-        value, position = _read_bytes(data, position, end)
+        value, position = read_bytes(data, position, end)
         headers.append((key.decode("utf-8", _KEY_ERRORS), value))
     return headers, position
 

@@ -55,6 +55,7 @@ from moldau.server.build_protocols import (
     build_grpc_server,
     build_http_listener,
     build_record_deletion,
+    build_search,
     build_topic_groups,
 )
 from moldau.server.build_queues import build_queue_service
@@ -495,6 +496,9 @@ class BrokerServer:
                 self._broker_id, self._cluster, coordinators.groups, transport
             ),
             deletions=build_record_deletion(self._broker_id, self._cluster, topics, transport),
+            search=build_search(
+                self._broker_id, self._clock, self._cluster, self._partitions, fetch, transport
+            ),
             appends=appends,
             queues=build_queue_service(config, coordinators, fetch, appends),
             **coordinators.copies(self._disk),

@@ -7,14 +7,20 @@ from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.api.record_deletion import RecordDeletion
+from moldau.api.search.leaders import SearchLeaders
+from moldau.api.search.pages import TopicSearch
 from moldau.api.topic_groups import TopicGroups
 from moldau.control.cluster_service import ClusterService
 from moldau.control.topic_service import TopicService
 from moldau.coordination.group_service import GroupService
 from moldau.data.append_forwarding import AppendForwarder
+from moldau.data.fetch import FetchService
+from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
+from moldau.data.search.pieces import SearchPieces
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.tls.contexts import TlsContexts
@@ -53,6 +59,22 @@ def build_record_deletion(
     deletions = RecordDeletion(me=me, topics=topics, leader_of=cluster.leader_of, caller=transport)
     transport.rpc.serve(PeerMethod.DELETE_RECORDS, deletions.on_request)
     return deletions
+
+
+def build_search(
+    me: BrokerId,
+    clock: Clock,
+    cluster: ClusterService,
+    partitions: Partitions,
+    fetch: FetchService,
+    transport: Transport,
+) -> TopicSearch:
+    pieces = SearchPieces(
+        clock=clock, partitions=partitions, fetch=fetch, offsets=OffsetService(partitions)
+    )
+    transport.rpc.serve(PeerMethod.SEARCH_PIECES, pieces.on_request)
+    leaders = SearchLeaders(me=me, leader_of=cluster.leader_of, pieces=pieces, caller=transport)
+    return TopicSearch(clock=clock, leaders=leaders)
 
 
 def build_append_service(

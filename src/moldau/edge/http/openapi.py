@@ -16,12 +16,13 @@ from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
 from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.me import Me
+from moldau.edge.http.message_json import VALUE_MAX, VALUE_MAX_MAX
 from moldau.edge.http.operation import TEXT as _TEXT
 from moldau.edge.http.operation import Operation, Schema
 from moldau.edge.http.operation import number as _number
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
-from moldau.edge.http.records import HEADERS_MAX, WAIT_MS_MAX, RecordsShown
+from moldau.edge.http.records import FILTER_PARAMETERS, HEADERS_MAX, WAIT_MS_MAX, RecordsShown
 from moldau.edge.http.report import IDLE_MS_MAX
 from moldau.edge.http.resources import (
     BrokerList,
@@ -34,6 +35,7 @@ from moldau.edge.http.resources import (
     TopicShown,
 )
 from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
+from moldau.edge.http.search import JSON_TERMS_MAX, PARTITIONS_NAMED_MAX, SearchPage
 from moldau.edge.http.topic_operations import TOPIC_OPERATIONS
 from moldau.edge.http.topics import TopicWanted
 from moldau.edge.http.visits import LOGIN_PATH
@@ -94,6 +96,29 @@ _RECORDS: Final[dict[str, Schema]] = {
         "maxItems": HEADERS_MAX,
         "description": "Only records with this header: NAME or NAME:VALUE. All given must match.",
     },
+}
+_MESSAGES: Final[dict[str, Schema]] = {
+    **{name: _RECORDS[name] for name in FILTER_PARAMETERS},
+    "json": {
+        "type": "array",
+        "items": _TEXT,
+        "maxItems": JSON_TERMS_MAX,
+        "description": "Only JSON values with this: PATH=VALUE, or PATH alone if it exists.",
+    },
+    "partition": {
+        "type": "array",
+        "items": _number(0, INT_MAX),
+        "maxItems": PARTITIONS_NAMED_MAX,
+        "description": "By default all.",
+    },
+    "markers": {
+        "type": "boolean",
+        "default": False,
+        "description": "Also show the markers that end transactions, if there is no filter.",
+    },
+    "value_max": _number(
+        0, VALUE_MAX_MAX, default=VALUE_MAX, description="Bytes of each value and key."
+    ),
 }
 
 
@@ -171,6 +196,22 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         body=RecordsSent,
         refusals=(404,),
         problem=StoreProblem,
+    ),
+    ("GET", "/api/v1/topics/{topic}/search"): Operation(
+        "searchMessages",
+        "Find messages in all partitions of a topic, newest or oldest first",
+        {200: SearchPage},
+        {
+            "direction": {"enum": ["newest", "oldest"], "default": "newest"},
+            "offset": _number(0, LONG_MAX - 1, description="In each partition, where to begin."),
+            "time": _number(
+                0, LONG_MAX - 1, description="Where to begin, in milliseconds since 1970."
+            ),
+            **_MESSAGES,
+            **_LIMIT,
+            "cursor": {**_TEXT, "description": "Of the page before; with the same filters."},
+        },
+        refusals=(404,),
     ),
     ("GET", "/api/v1/topics/{topic}/tail"): Operation(
         "followRecords",

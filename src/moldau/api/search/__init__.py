@@ -1,0 +1,1 @@
+"""Searches over all partitions of a topic, and live views of new messages."""

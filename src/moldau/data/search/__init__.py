@@ -1,0 +1,1 @@
+"""Searches: which messages match, and the scan of a partition for them."""
