@@ -31,6 +31,7 @@ from moldau.data.transactional_produce import TransactionalProduce
 from moldau.metadata.image import Image
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
+from moldau.queues.admin import QueueAdmin
 from moldau.queues.queue_copies import QueueCopies
 from moldau.queues.service import QueueService
 
@@ -63,6 +64,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     overview: OverviewSampler
     appends: AppendForwarder
     queues: QueueService
+    queue_admin: QueueAdmin
     security: SecurityService
     restore: RestoreService
     queue_copies: QueueCopies

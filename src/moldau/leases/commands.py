@@ -68,6 +68,17 @@ class Poll(Struct, frozen=True, kw_only=True):
     read: LogSlice = EMPTY_SLICE
 
 
+class Claim(Struct, frozen=True, kw_only=True):
+    """A worker requests exactly these messages, if they are neither leased nor settled, nor delayed
+    by `deliver_at`. Others that `read` has become open, and wait for a poll."""
+
+    member: str
+    offsets: frozenset[Offset]
+    now: TimestampMs
+    visibility_ms: int
+    read: LogSlice = EMPTY_SLICE
+
+
 class Recall(Struct, frozen=True, kw_only=True):
     """Take messages out of a delay bucket: `read` is the log from the bucket's first offset on.
 
@@ -133,5 +144,5 @@ class Trim(Struct, frozen=True, kw_only=True):
 
 
 Command: TypeAlias = (
-    TakeOver | Poll | Recall | Ack | Nack | Extend | ExpireDue | Evict | SettleDead | Trim
+    TakeOver | Poll | Claim | Recall | Ack | Nack | Extend | ExpireDue | Evict | SettleDead | Trim
 )

@@ -15,6 +15,7 @@ import msgspec
 from moldau.leases.commands import (
     BACKOFF,
     Ack,
+    Claim,
     Command,
     Evict,
     ExpireDue,
@@ -74,6 +75,8 @@ def decide(
     match command:
         case Poll():
             result = _poll(draft, checksum, command)
+        case Claim():
+            result = _claim(draft, checksum, command)
         case Recall():
             result = _recall(draft, command)
         case Ack() | Nack() | Extend():
@@ -136,12 +139,7 @@ def _take_over(
 
 def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
     config, state = draft.config, draft.state
-    if (
-        command.count_max < 1
-        or not 1 <= command.visibility_ms <= config.visibility_ms_max
-        or not command.member
-        or _truncate(command.member, config.text_bytes_max) != command.member
-    ):
+    if command.count_max < 1 or not _may_lease(config, command):
         return CommandRefused(Refusal.BAD_ARGUMENT)
     deadline = TimestampMs(command.now + command.visibility_ms)
     # A dead letter counts as a lease until it is moved: if the dead-letter topic is unavailable,
@@ -189,6 +187,66 @@ def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
             lease(offset, 1)
         else:
             draft.put(offset, Waiting(0, deliver_at))
+    else:
+        if command.read.first <= draft.next:
+            draft.next = max(draft.next, command.read.end)
+    return GrantedLeases(leases=tuple(leases), is_full=is_full)
+
+
+def _may_lease(config: QueueConfig, command: Poll | Claim) -> bool:
+    """Whether the time of the lease and the name of the member are within bounds."""
+    return (
+        1 <= command.visibility_ms <= config.visibility_ms_max
+        and bool(command.member)
+        and _truncate(command.member, config.text_bytes_max) == command.member
+    )
+
+
+def _claim(draft: Draft, checksum: int, command: Claim) -> CommandResult:
+    config, state = draft.config, draft.state
+    if not _may_lease(config, command):
+        return CommandRefused(Refusal.BAD_ARGUMENT)
+    deadline = TimestampMs(command.now + command.visibility_ms)
+    room = config.leases_max - state.leased_count - state.dead_count
+    leases: list[Lease] = []
+
+    def lease(offset: Offset, attempts: int) -> None:
+        draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
+        leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
+
+    is_full = False
+    for offset in sorted(command.offsets):
+        entry = state.get(offset)
+        if not isinstance(entry, Waiting):
+            continue
+        if len(leases) >= room:
+            is_full = True
+            break
+        lease(offset, entry.attempts + 1)
+    room -= len(leases)
+    open_count = len(state.open)
+    for offset, deliver_at, fault in _fresh(state, command.read):
+        draft.next = offset
+        if deliver_at > command.now + DELIVER_MS_MAX:
+            deliver_at, fault = NO_TIMESTAMP, _TOO_LATE
+        if not fault and _belongs_in_bucket(draft, deliver_at, command.now, open_count):
+            span_ms = span_for(deliver_at - command.now)
+            if draft.add_to_bucket(offset, deliver_at, draft.bucket_for(deliver_at), span_ms):
+                continue
+            is_full = True
+            break
+        is_leased = bool(fault) or (deliver_at <= command.now and offset in command.offsets)
+        if open_count >= config.open_max or (is_leased and room <= 0):
+            is_full = True
+            break
+        open_count += 1
+        room -= is_leased
+        if fault:
+            draft.put(offset, Dead(0, _truncate(fault, config.text_bytes_max)))
+        elif is_leased:
+            lease(offset, 1)
+        else:
+            draft.put(offset, Waiting(0, max(deliver_at, command.now)))
     else:
         if command.read.first <= draft.next:
             draft.next = max(draft.next, command.read.end)

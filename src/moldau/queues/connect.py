@@ -140,6 +140,15 @@ class ConnectHandler:
             assignment=self.assignment(response.member),
         )
 
+    async def define(self, options: ConnectOptions) -> QueueGroup:
+        """The queue group as the options want it, without a member."""
+        self._check(options)
+        await self._check_topics(options)
+        await self._mode(options)
+        group = await self._define(options, None)
+        self._on_defined(group)
+        return group
+
     def assignment(self, member: MemberDescription) -> Assignment:
         """The partitions that a member polls."""
         if member.is_queue:

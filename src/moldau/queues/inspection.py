@@ -1,10 +1,13 @@
 """Inspects a queue without changing it: its counts and its messages."""
 
+from msgspec.structs import replace
+
 from moldau.leases.delay_buckets import DelayBucket
 from moldau.leases.state import Dead, Leased, Open, Waiting
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
+from moldau.queues.admin_messages import IN_FLIGHT_MAX, InFlight, PartitionReport
 from moldau.queues.queue_counts import backlog_of
 from moldau.queues.queue_partition import QueuePartition
 from moldau.queues.reader import LoadedMessage
@@ -32,6 +35,55 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
         )
 
     return await queue.query(query)
+
+
+async def report_of(queue: QueuePartition) -> PartitionReport:
+    """The same in more detail: its leases, and since when its oldest ready message is there.
+
+    Raises QueueRefusedError.
+    """
+    replica, partition = queue.replica, queue.queue.partition
+
+    def query(
+        machine: QueueStateMachine, now: TimestampMs
+    ) -> tuple[PartitionReport, Offset | None, TimestampMs]:
+        state = machine.state
+        backlog = backlog_of(state, replica.last_stable_offset, now)
+        redeliveries = 0
+        in_flight: list[InFlight] = []
+        for offset, entry in state.open.items():
+            if not isinstance(entry, Dead) and entry.attempts > 1:
+                redeliveries += entry.attempts - 1
+            if isinstance(entry, Leased) and len(in_flight) < IN_FLIGHT_MAX:
+                left = max(0, entry.deadline - now)
+                in_flight.append(InFlight(partition, offset, entry.holder, entry.attempts, left))
+        oldest = min((offset for offset, _ in state.due(now)), default=None)
+        if oldest is None and state.next < replica.last_stable_offset:
+            oldest = state.next
+        report = PartitionReport(
+            partition=partition,
+            ready=backlog.ready,
+            leased=backlog.leased,
+            delayed=backlog.delayed,
+            dead=backlog.dead,
+            redeliveries=redeliveries,
+            acked_up_to=state.floor,
+            end=replica.high_watermark,
+            oldest_ready_ms=None,
+            in_flight=in_flight,
+        )
+        return report, oldest, now
+
+    report, oldest, now = await queue.query(query)
+    if oldest is None:
+        return report
+    try:
+        found = await queue.reader.browse(oldest, 1, 1)
+    except (RefusedError, CorruptionError) as error:
+        raise unavailable(error) from None
+    if not found:
+        return report
+    return replace(report, oldest_ready_ms=max(0, now - found[0].record.timestamp))
 
 
 async def peek_queue(

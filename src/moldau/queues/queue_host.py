@@ -259,14 +259,14 @@ class QueueHost:
             raise QueueRefusedError(ErrorReason.UNKNOWN_TOPIC)
         if topic.name not in group.topics:
             raise QueueRefusedError(ErrorReason.OTHER_GROUP)
-        return self._find(group, topic, token.partition)
+        return self.find(group, topic, token.partition)
 
     # ---- inspection
 
     async def stats(self, group: QueueGroup, topic: Topic, index: PartitionIndex) -> PartitionStats:
         """Counts of a queue; only the leader, if it is another broker."""
         try:
-            queue = self._find(group, topic, index)
+            queue = self.find(group, topic, index)
         except QueueRefusedError:
             leader = self._leader_of(topic, index).broker
             return PartitionStats(topic=topic.name, partition=index, leader=leader, is_here=False)
@@ -365,7 +365,7 @@ class QueueHost:
             hosted = self._partitions.get(topic.name, index)
             if hosted is not None and hosted.replica.is_ready:
                 with suppress(QueueRefusedError):
-                    self._find(group, topic, index)
+                    self.find(group, topic, index)
 
     def _find_all(
         self, group: QueueGroup, partitions: Sequence[tuple[Topic, PartitionIndex]]
@@ -381,20 +381,20 @@ class QueueHost:
                 failure = not_in_group(topic.name, group.name)
                 continue
             try:
-                queues.append(self._find(group, topic, index))
+                queues.append(self.find(group, topic, index))
             except QueueRefusedError as error:
                 failure = error
         if not queues:
             raise failure
         return queues
 
-    def _find(self, group: QueueGroup, topic: Topic, index: PartitionIndex) -> QueuePartition:
+    def find(self, group: QueueGroup, topic: Topic, index: PartitionIndex) -> QueuePartition:
         """The queue; it starts loading on its first use."""
         queue_id = QueueId(group.name, topic.topic_id, index)
         queue = self._queues.get(queue_id)
         if queue is not None and queue.is_current:
             return queue
-        replica = self._lead(topic, index)
+        replica = self.lead(topic, index)
         if queue is not None:
             queue.close(unavailable())
         key = (topic.topic_id, index)
@@ -411,7 +411,8 @@ class QueueHost:
             self._sweep_timer = self._loop.call_later(self._limits.sweep_seconds, self._sweep)
         return queue
 
-    def _lead(self, topic: Topic, index: PartitionIndex) -> Replica:
+    def lead(self, topic: Topic, index: PartitionIndex) -> Replica:
+        """The replica of a partition that this broker leads."""
         if self._is_stopping:
             raise unavailable("the broker is stopping")
         try:

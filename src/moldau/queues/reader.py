@@ -266,6 +266,13 @@ class QueueReader:
 
     async def browse(self, position: Offset, count: int, bytes_max: int) -> list[LoadedMessage]:
         """Read messages for inspection, without changing the read-ahead."""
+        found, _ = await self.browse_on(position, count, bytes_max)
+        return found
+
+    async def browse_on(
+        self, position: Offset, count: int, bytes_max: int
+    ) -> tuple[list[LoadedMessage], Offset]:
+        """The same, and where to go on; `position` if there is nothing at or after it."""
         found: list[LoadedMessage] = []
         for reads in range(self._limits.reads_per_round_max):
             if len(found) >= count or bytes_max <= 0:
@@ -278,7 +285,9 @@ class QueueReader:
             found += entries
             bytes_max -= sum(entry.size for entry in entries)
             position = end
-        return found[:count]
+        if len(found) > count:
+            return found[:count], found[count].message.offset
+        return found, position
 
     # ---- the log
 

@@ -58,7 +58,7 @@ from moldau.server.build_protocols import (
     build_search,
     build_topic_groups,
 )
-from moldau.server.build_queues import build_queue_service
+from moldau.server.build_queues import build_queue_services
 from moldau.server.build_recovery import build_recovery
 from moldau.server.build_upkeep import build_cleaner, build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
@@ -500,7 +500,7 @@ class BrokerServer:
                 self._broker_id, self._clock, self._cluster, self._partitions, fetch, transport
             ),
             appends=appends,
-            queues=build_queue_service(config, coordinators, fetch, appends),
+            **build_queue_services(config, coordinators, fetch, appends),
             **coordinators.copies(self._disk),
             security=SecurityService(
                 metadata=self._metadata, clock=self._clock, random_bytes=self._machine.secret_bytes

@@ -1,10 +1,14 @@
 """Builds the queues of a broker, and registers their peer RPCs."""
 
+from typing import TypedDict
+
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
 from moldau.metadata.image import Image
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
+from moldau.queues.admin import QueueAdmin
+from moldau.queues.admin_handlers import QueueAdminHandlers
 from moldau.queues.assignments import Assignments
 from moldau.queues.connect import ConnectHandler
 from moldau.queues.group_rpc_client import GroupRpcClient
@@ -17,9 +21,14 @@ from moldau.server.build_coordination import CoordinationServices
 from moldau.server.config.schema import ServerConfig
 
 
-def build_queue_service(
+class QueueServices(TypedDict):
+    queues: QueueService
+    queue_admin: QueueAdmin
+
+
+def build_queue_services(
     config: ServerConfig, parts: CoordinationServices, fetch: FetchService, appends: AppendForwarder
-) -> QueueService:
+) -> QueueServices:
     metadata, cluster, transport = parts.metadata, parts.cluster, parts.transport
 
     def image() -> Image:
@@ -55,6 +64,16 @@ def build_queue_service(
         appends=appends,
         on_internal_error=parts.on_internal_error,
     )
+    connect = ConnectHandler(
+        metadata=metadata,
+        calls=calls,
+        assignments=Assignments(clock=parts.clock, image=image, leader_of=cluster.leader_of),
+        session_timeout_ms=config.group.consumer_session_timeout_ms,
+        session_timeout_ms_min=config.group.session_timeout_ms_min,
+        session_timeout_ms_max=config.group.session_timeout_ms_max,
+        on_defined=lambda group: service.load_queues(group),
+        new_uuid=parts.new_uuid,
+    )
     service = QueueService(
         me=parts.me,
         loop=parts.loop,
@@ -64,16 +83,7 @@ def build_queue_service(
         leader_of=cluster.leader_of,
         calls=calls,
         members=members,
-        connect_handler=ConnectHandler(
-            metadata=metadata,
-            calls=calls,
-            assignments=Assignments(clock=parts.clock, image=image, leader_of=cluster.leader_of),
-            session_timeout_ms=config.group.consumer_session_timeout_ms,
-            session_timeout_ms_min=config.group.session_timeout_ms_min,
-            session_timeout_ms_max=config.group.session_timeout_ms_max,
-            on_defined=lambda group: service.load_queues(group),
-            new_uuid=parts.new_uuid,
-        ),
+        connect_handler=connect,
         leases=leases,
         ordered=OrderedGroups(
             loop=parts.loop,
@@ -91,4 +101,33 @@ def build_queue_service(
     serve(PeerMethod.QUEUE_COMMIT, handlers.handle_commit)
     serve(PeerMethod.QUEUE_OFFSETS, handlers.handle_offsets)
     serve(PeerMethod.QUEUE_DESCRIBE, handlers.handle_describe)
-    return service
+    return QueueServices(queues=service, queue_admin=_build_admin(parts, leases, appends, connect))
+
+
+def _build_admin(
+    parts: CoordinationServices, host: QueueHost, appends: AppendForwarder, connect: ConnectHandler
+) -> QueueAdmin:
+    handlers = QueueAdminHandlers(
+        me=parts.me,
+        loop=parts.loop,
+        clock=parts.clock,
+        metadata=parts.metadata,
+        host=host,
+        topics=parts.topics,
+        appends=appends,
+        new_name=lambda: parts.new_uuid().hex,
+    )
+    serve = parts.transport.rpc.serve
+    serve(PeerMethod.QUEUE_SHOW, handlers.on_show)
+    serve(PeerMethod.QUEUE_DEAD_LETTERS, handlers.on_dead_letters)
+    serve(PeerMethod.QUEUE_REDRIVE, handlers.on_redrive)
+    serve(PeerMethod.QUEUE_PURGE, handlers.on_purge)
+    return QueueAdmin(
+        me=parts.me,
+        clock=parts.clock,
+        metadata=parts.metadata,
+        leader_of=parts.cluster.leader_of,
+        handlers=handlers,
+        caller=parts.transport,
+        define=connect.define,
+    )

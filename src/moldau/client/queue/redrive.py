@@ -11,27 +11,15 @@ from typing import Final, NamedTuple
 from moldau.client.errors import ClientError
 from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
-from moldau.model.queue_headers import (
-    DEAD_GROUP_HEADER,
-    DEAD_KEYLESS_HEADER,
-    DEAD_OFFSET_HEADER,
-    DEAD_PARTITION_HEADER,
-    DEAD_PREFIX,
-    DEAD_TOPIC_HEADER,
-    DEAD_TRUNCATED_HEADER,
-    DELIVER_AT_HEADER,
-    ONLY_GROUP_HEADER,
-)
+from moldau.model.dead_letters import REDRIVE_SUFFIX as REDRIVE_SUFFIX
+from moldau.model.dead_letters import DeadLetterNote, DeadOrigin, note_of, restored_headers
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-REDRIVE_SUFFIX: Final = ".redrive"
-_OLD_HEADERS: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
 BATCH_MESSAGES: Final = 100
 IDLE_SECONDS: Final = 2.0
 
-Origin = tuple[str, str, str, str]
 SendMany = Callable[[str, list[pb.OutgoingMessage]], Awaitable[list[Sent]]]
 
 
@@ -66,7 +54,7 @@ async def redrive(
     A message is acked after it was sent: a crash in between sends it twice, and never loses it.
     """
     sums = RedriveProgress(0, 0, 0)
-    seen: set[Origin] = set()
+    seen: set[DeadOrigin] = set()
     while limit is None or sums.sent < limit:
         count = BATCH_MESSAGES if limit is None else min(BATCH_MESSAGES, limit - sums.sent)
         messages = await worker.poll(count, idle)
@@ -75,21 +63,21 @@ async def redrive(
         back: dict[str, list[AsyncQueueMessage]] = {}
         done: list[AsyncQueueMessage] = []
         for message in messages:
-            origin = _origin(message)
+            note = note_of(message.headers)
             if (
-                origin is None
-                or (group is not None and origin[0] != group)
-                or (to is None and not _is_of(origin, topics))
-                or _is_truncated(message)
+                note is None
+                or (group is not None and note.origin.group != group)
+                or (to is None and not _is_of(note.origin, topics))
+                or _is_truncated(note)
             ):
                 sums = sums._replace(skipped=sums.skipped + 1)
                 done.append(message)
-            elif origin in seen:
+            elif note.origin in seen:
                 sums = sums._replace(duplicates=sums.duplicates + 1)
                 done.append(message)
             else:
-                seen.add(origin)
-                back.setdefault(to or origin[1], []).append(message)
+                seen.add(note.origin)
+                back.setdefault(to or note.origin.topic, []).append(message)
         for topic, own in back.items():
             await _send(worker, send_many, topic, own, is_back=to is None)
             sums = sums._replace(sent=sums.sent + len(own))
@@ -113,49 +101,33 @@ async def _send(
         raise
 
 
-def _origin(message: AsyncQueueMessage) -> Origin | None:
-    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in message.headers}
-    topic = headers.get(DEAD_TOPIC_HEADER)
-    if not topic:
-        return None
-    return (
-        headers.get(DEAD_GROUP_HEADER, ""),
-        topic,
-        headers.get(DEAD_PARTITION_HEADER, ""),
-        headers.get(DEAD_OFFSET_HEADER, ""),
-    )
-
-
-def _is_of(origin: Origin, topics: Collection[str]) -> bool:
-    if origin[1] in topics:
+def _is_of(origin: DeadOrigin, topics: Collection[str]) -> bool:
+    if origin.topic in topics:
         return True
     log.warning(
         "dead letter is not redriven: it says that it is of topic %r, which group %s does not have",
-        *(origin[1], origin[0]),
+        *(origin.topic, origin.group),
     )
     return False
 
 
-def _is_truncated(message: AsyncQueueMessage) -> bool:
+def _is_truncated(note: DeadLetterNote) -> bool:
     """Whether its value or key is missing: it would be another message, and in a compacted topic a
     tombstone."""
-    missing = [value for name, value in message.headers if name == DEAD_TRUNCATED_HEADER]
-    if missing:
+    if note.missing:
         log.warning(
-            "dead letter of %s is not redriven: %r is missing", _origin(message), missing[0]
+            "dead letter of %s is not redriven: %r is missing", tuple(note.origin), note.missing
         )
-    return bool(missing)
+    return bool(note.missing)
 
 
 def _restored(message: AsyncQueueMessage, *, is_back: bool) -> pb.OutgoingMessage:
     """As it was: without what made it a dead letter, and due at once."""
-    is_keyless = any(name == DEAD_KEYLESS_HEADER for name, _ in message.headers)
+    note = note_of(message.headers)
+    is_keyless = note is not None and note.is_keyless
+    only_group = note.origin.group.encode() if is_back and note is not None else None
     key = None if is_keyless else message.key
     restored = pb.OutgoingMessage(key=key, value=message.value)
-    for name, value in message.headers:
-        if not name.startswith(DEAD_PREFIX) and name not in _OLD_HEADERS:
-            restored.headers.add(key=name, value=value)
-    if is_back:
-        group = next(value for name, value in message.headers if name == DEAD_GROUP_HEADER)
-        restored.headers.add(key=ONLY_GROUP_HEADER, value=group)
+    for name, value in restored_headers(message.headers, only_group):
+        restored.headers.add(key=name, value=value)
     return restored

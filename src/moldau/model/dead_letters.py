@@ -1,0 +1,98 @@
+"""What the headers of a dead letter say, and the headers of the message that it was.
+
+The client and the brokers redrive by these rules.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from moldau.model.queue_headers import (
+    DEAD_AT_HEADER,
+    DEAD_ATTEMPTS_HEADER,
+    DEAD_GROUP_HEADER,
+    DEAD_KEYLESS_HEADER,
+    DEAD_OFFSET_HEADER,
+    DEAD_PARTITION_HEADER,
+    DEAD_PREFIX,
+    DEAD_REASON_HEADER,
+    DEAD_TOPIC_HEADER,
+    DEAD_TRUNCATED_HEADER,
+    DELIVER_AT_HEADER,
+    ONLY_GROUP_HEADER,
+)
+
+REDRIVE_SUFFIX: Final = ".redrive"
+"""The queue group that reads the dead letters of group G is G.redrive: its state says which of them
+were redriven."""
+
+_OLD_HEADERS: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
+_DIGITS_MAX: Final = 18
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class DeadOrigin(NamedTuple):
+    """The message that became a dead letter; after a failover, there may be two of one origin.
+
+    Text: whoever writes to the dead-letter topic can make it up.
+    """
+
+    group: str
+    topic: str
+    partition: str
+    offset: str
+
+
+class DeadLetterNote(NamedTuple):
+    """What is known of a dead letter; None where its headers do not say."""
+
+    origin: DeadOrigin
+    reason: str
+    attempts: int | None
+    died_at_ms: int | None
+    missing: str
+    """Of the message, because it was too large or unreadable; empty if it is whole."""
+    is_keyless: bool
+    """Its key was made up for the dead-letter topic."""
+
+
+def note_of(headers: Headers) -> DeadLetterNote | None:
+    """None: it is no dead letter."""
+    texts = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
+    topic = texts.get(DEAD_TOPIC_HEADER)
+    if not topic:
+        return None
+    origin = DeadOrigin(
+        texts.get(DEAD_GROUP_HEADER, ""),
+        topic,
+        texts.get(DEAD_PARTITION_HEADER, ""),
+        texts.get(DEAD_OFFSET_HEADER, ""),
+    )
+    missing = texts.get(DEAD_TRUNCATED_HEADER)
+    return DeadLetterNote(
+        origin,
+        texts.get(DEAD_REASON_HEADER, ""),
+        number_of(texts.get(DEAD_ATTEMPTS_HEADER, "")),
+        number_of(texts.get(DEAD_AT_HEADER, "")),
+        "" if missing is None else missing or "a part",
+        DEAD_KEYLESS_HEADER in texts,
+    )
+
+
+def number_of(text: str) -> int | None:
+    """A number in a header; None if it is none."""
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
+        return None
+    return int(text)
+
+
+def restored_headers(headers: Headers, only_group: bytes | None) -> list[tuple[str, bytes | None]]:
+    """Those of the message that it was. `only_group`: other queue groups skip it."""
+    kept = [
+        (name, value)
+        for name, value in headers
+        if not name.startswith(DEAD_PREFIX) and name not in _OLD_HEADERS
+    ]
+    if only_group is not None:
+        kept.append((ONLY_GROUP_HEADER, only_group))
+    return kept
