@@ -85,8 +85,8 @@ def test_brokers_that_do_not_respond_in_either_round_are_named():
     world.alive = frozenset({1, 3})
     assert run_virtually(world.service.names(ORDERS)) == (["b", "d"], [2, 3])
     world.refusal = RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    page = run_virtually(world.service.page(ORDERS, ["b"], [2], has_more=False))
-    assert page == TopicGroupPage([], None, [1, 2, 3])
+    page = run_virtually(world.service.page(ORDERS, ["b"], [BrokerId(2)], has_more=False))
+    assert page == ([], None, [1, 2, 3])
 
 
 def test_a_coordinator_that_ends_meanwhile_makes_its_broker_a_silent_one():

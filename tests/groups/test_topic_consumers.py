@@ -41,7 +41,7 @@ def test_a_group_of_the_consumer_protocol_consumes_what_its_members_subscribe_to
     assert of(world, "other", 1) is None
 
 
-def test_there_is_nothing_of_a_group_that_is_unknown_or_elsewhere(world):
+def test_a_group_that_is_unknown_or_on_another_broker_has_nothing(world):
     assert of(world, "t", 1) is None
     world.commit({world.tp("t"): 1})
     assert world.coordinator.group_ids() == ["g"]

@@ -6,14 +6,14 @@ from typing import NamedTuple
 from moldau.groups.group import Group
 from moldau.groups.offsets import subscriptions
 from moldau.groups.results import GroupState
-from moldau.model.ids import Offset, PartitionIndex, TopicPartition
+from moldau.model.ids import PartitionIndex, TopicPartition
 
 
 class TopicConsumers(NamedTuple):
     state: str
     member_count: int
     """Of the group, whatever they consume."""
-    offsets: tuple[tuple[int, Offset], ...] = ()
+    offsets: tuple[tuple[int, int], ...] = ()
     """The committed offset of each partition that has one, in order."""
 
 
@@ -39,7 +39,7 @@ def consumers_of(
     return TopicConsumers(str(consumer.state), len(consumer.members), found)
 
 
-def _offsets_of(group: Group, topic: str, partitions: int) -> Iterator[tuple[int, Offset]]:
+def _offsets_of(group: Group, topic: str, partitions: int) -> Iterator[tuple[int, int]]:
     stored = group.offsets
     if partitions < len(stored):
         for index in range(partitions):

@@ -1,7 +1,7 @@
 """/api/v1/topics/{topic}/…: settings, more partitions, deleted records, leaders and replicas.
 
 Any broker changes all partitions: the services ask the leaders and the controller. A request on
-several partitions is no transaction: where some are refused, the problem says which.
+several partitions is not atomic: where some are refused, the problem says which.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
