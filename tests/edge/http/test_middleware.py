@@ -10,6 +10,7 @@ import pytest
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.edge.http.relay.serving import RELAYED
 from moldau.model.errors import RefusedError
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_seconds_max
@@ -113,6 +114,18 @@ def test_a_reply_leaves_in_pieces_and_arrives_as_it_was(size, times):
     # Held while it is sent, if it is large, and not any more.
     assert max(client.held) == (size if size > PIECE else 0)
     assert gate.buffered_bytes == 0
+
+
+def test_what_another_broker_relays_was_checked_and_is_counted_there():
+    gate = gate_of(reader)
+    client = Client(b"a" * 10, method="POST", headers=[(b"origin", b"https://evil.example")])
+    client.scope["headers"] = [(b"host", b"evil.example"), *client.scope["headers"]]
+    client.scope[RELAYED] = object()
+    asyncio.run(client.ask(gate))
+    assert (client.status, client.body) == (200, b"10")
+    assert not gate.requests
+    # But its memory is that of this broker.
+    assert client.held[-1] == 10
 
 
 def test_bytes_of_a_body_are_held_until_the_answer():

@@ -127,6 +127,27 @@ def test_a_peer_with_too_many_requests_at_once_is_refused() -> None:
     run_virtually(scenario())
 
 
+def test_requests_that_are_limited_elsewhere_take_no_place_of_others() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        gate = asyncio.Event()
+
+        async def wait(sender: BrokerId, payload: bytes) -> bytes:
+            await gate.wait()
+            return b"ok"
+
+        wire.two.serve(1, wait, limits_itself=True)
+        wire.two.serve(2, wait)
+        asking = [asyncio.ensure_future(wire.one.call(TWO, 1, b"", 30)) for _ in range(100)]
+        others = [asyncio.ensure_future(wire.one.call(TWO, 2, b"", 30)) for _ in range(64)]
+        await asyncio.sleep(1)
+        assert not any(one.done() for one in asking + others)
+        gate.set()
+        assert set(await asyncio.gather(*asking, *others)) == {b"ok"}
+
+    run_virtually(scenario())
+
+
 def test_requests_that_end_early_are_refused_as_a_breach_of_the_protocol() -> None:
     async def scenario() -> None:
         wire = Wire()

@@ -126,7 +126,7 @@ class _RelayedResponse(Response):
         self._exchange = relay.new_exchange()
         self._is_begun = False
         self._is_stream = False
-        self._is_between_events = False
+        self._is_between_events = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_raw(Request(scope, receive), BODY_BYTES_MAX)
@@ -222,7 +222,8 @@ class _RelayedResponse(Response):
         if part.is_cut:
             raise _unavailable(f"Broker {self._broker} ended its reply too early")
         if part.status or part.body or part.is_last:
-            self._is_between_events = part.body.endswith(_END_OF_EVENT)
+            if part.body:
+                self._is_between_events = part.body.endswith(_END_OF_EVENT)
             message = {"body": part.body, "more_body": not part.is_last}
             await send({"type": "http.response.body", **message})
 
