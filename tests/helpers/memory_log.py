@@ -311,8 +311,10 @@ class MemoryLog:
             raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
         place = self._place(Offset(offset - 1))
         size = len(self._batches[place])
-        while place > 0 and size < bytes_max and self._headers[place - 1].next_offset > (
-            self.start_offset
+        while (
+            place > 0
+            and size < bytes_max
+            and self._headers[place - 1].next_offset > (self.start_offset)
         ):
             place -= 1
             size += len(self._batches[place])

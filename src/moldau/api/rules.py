@@ -220,4 +220,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "queues.list_groups": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
     "queues.known_groups": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
     "queues.delete_group": _change({GROUP: Operation.DELETE}),
+    # Those who look after a queue. The topic of a redrive is its target. What is read from the
+    # dead-letter topic, or deleted there, needs the right on that topic, too: "letters".
+    "queue_admin.show": _read({GROUP: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}),
+    "queue_admin.dead_letters": _read(_CONSUME),
+    "queue_admin.redrive": _change({GROUP: Operation.READ, TOPIC: Operation.WRITE}),
+    "queue_admin.purge": _change(_CONSUME),
+    "queue_admin.read_letters": _read(_READ_TOPIC),
+    "queue_admin.delete_letters": _change({TOPIC: Operation.DELETE}),
 }

@@ -17,6 +17,7 @@ from moldau.api.guarded.backup import GuardedBackup
 from moldau.api.guarded.cluster import GuardedCluster
 from moldau.api.guarded.configs import GuardedConfigs
 from moldau.api.guarded.groups import GuardedGroups, GuardedQueries
+from moldau.api.guarded.queue_admin import GuardedQueueAdmin
 from moldau.api.guarded.queues import GuardedQueues
 from moldau.api.guarded.records import (
     GuardedAppends,
@@ -63,6 +64,7 @@ class Session:
         "produce",
         "producer_ids",
         "queries",
+        "queue_admin",
         "queues",
         "search",
         "security",
@@ -93,6 +95,7 @@ class Session:
         self.transactions = GuardedTransactions(guard, broker)
         self.cluster = GuardedCluster(guard, broker)
         self.queues = GuardedQueues(guard, broker)
+        self.queue_admin = GuardedQueueAdmin(guard, broker)
         self.security = GuardedSecurity(guard, broker)
         self.backup = GuardedBackup(guard, broker, self.security)
 

@@ -21,6 +21,7 @@ from moldau.model.clock import Clock
 from moldau.model.dead_letters import REDRIVE_SUFFIX
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
 from moldau.model.malformed import MALFORMED
 from moldau.model.queue_limits import ATTEMPTS_MAX, POLL_RESPONSE_BYTES_MAX
 from moldau.net.peers.caller import PeerCaller
@@ -77,6 +78,9 @@ class DeadLetterPosition(NamedTuple):
 
 
 class DeadLetterPage(Struct, frozen=True, kw_only=True):
+    """`topic`: the dead-letter topic."""
+
+    topic: str
     records: list[tuple[int, Record]]
     """With their partition of the dead-letter topic."""
     next: DeadLetterPosition | None
@@ -199,7 +203,8 @@ class QueueAdmin:
         group, topic = await self.find(group_name, topic_name)
         dead_topic = self._metadata.image.topic(group.settings.dead_letter_topic)
         if dead_topic is None:
-            return DeadLetterPage(records=[], next=None, silent=[])
+            name = group.settings.dead_letter_topic
+            return DeadLetterPage(topic=name, records=[], next=None, silent=[])
         deadline = self._clock.monotonic() + _PAGE_SECONDS
         records: list[tuple[int, Record]] = []
         silent: set[int] = set()
@@ -210,7 +215,12 @@ class QueueAdmin:
             while not is_end:
                 if len(records) >= count or bytes_left <= 0 or self._clock.monotonic() > deadline:
                     following = DeadLetterPosition(part.index, position - 1)
-                    return DeadLetterPage(records=records, next=following, silent=sorted(silent))
+                    return DeadLetterPage(
+                        topic=dead_topic.name,
+                        records=records,
+                        next=following,
+                        silent=sorted(silent),
+                    )
                 wanted = DeadLettersWanted(
                     group=group.name,
                     topic=topic.name,
@@ -238,7 +248,9 @@ class QueueAdmin:
                     records.append((part.index, record))
                     bytes_left -= len(record.value or b"") + len(record.key or b"")
                 position, is_end = found.next, found.is_end
-        return DeadLetterPage(records=records, next=None, silent=sorted(silent))
+        return DeadLetterPage(
+            topic=dead_topic.name, records=records, next=None, silent=sorted(silent)
+        )
 
     async def redrive(
         self,
@@ -309,11 +321,15 @@ class QueueAdmin:
     async def _define_reader(self, name: str, dead_topic: Topic) -> None:
         """The queue group whose state says what was redriven. Without a limit of attempts: a
         target that refuses a dead letter for long must not bury it elsewhere."""
+        is_new = name not in self._metadata.image.queue_groups
         options = ConnectOptions(
             group=name,
             topics=(dead_topic.name,),
             mode=Mode.QUEUE,
             attempts_max=ATTEMPTS_MAX,
+            # For what cannot be read. By default it has the name of the group, which may not be one
+            # of a topic.
+            dead_letter_topic=_unreadable_topic(dead_topic.name) if is_new else None,
         )
         try:
             await self._define(options)
@@ -426,6 +442,10 @@ class QueueAdmin:
 
 _OLD: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION})
 """Of a broker that does not know the method yet."""
+
+
+def _unreadable_topic(dead_topic: str) -> str:
+    return dead_topic[: TOPIC_NAME_LENGTH_MAX - len(REDRIVE_SUFFIX)] + REDRIVE_SUFFIX
 
 
 def _by_partition(

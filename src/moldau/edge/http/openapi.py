@@ -22,6 +22,7 @@ from moldau.edge.http.operation import Operation, Schema
 from moldau.edge.http.operation import number as _number
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
+from moldau.edge.http.queue_operations import QUEUE_OPERATIONS
 from moldau.edge.http.records import FILTER_PARAMETERS, HEADERS_MAX, WAIT_MS_MAX, RecordsShown
 from moldau.edge.http.report import IDLE_MS_MAX
 from moldau.edge.http.resources import (
@@ -181,6 +182,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         refusals=(404, 409),
     ),
     **TOPIC_OPERATIONS,
+    **QUEUE_OPERATIONS,
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
         "readRecords",
         "Read a partition by offset or time",
