@@ -121,3 +121,21 @@ export function ranges(numbers: number[]): string {
   }
   return words.join(", ");
 }
+
+/** What the broker says, as a sentence of its own. */
+export function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+const SOURCES: Record<string, string> = {
+  default_config: "default",
+  static_broker_config: "broker's settings",
+  dynamic_broker_config: "set on this broker",
+  dynamic_default_broker_config: "set on all brokers",
+  dynamic_topic_config: "set on this topic",
+};
+
+/** Where the value of a setting comes from. */
+export function sourceOf(name: string): string {
+  return SOURCES[name] ?? name.replaceAll("_", " ");
+}
