@@ -87,6 +87,7 @@ RULES: Final[Mapping[str, Rule]] = {
         {TOPIC: Operation.DESCRIBE_CONFIGS, CLUSTER: Operation.DESCRIBE_CONFIGS}
     ),
     "configs.describe_topic": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
+    "configs.topic_config": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
     "configs.alter": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
     "configs.alter_topic": _change({TOPIC: Operation.ALTER_CONFIGS}),
     "configs.topic_settings": _anyone("it is documentation; what is set is left out of it"),

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Final
 
 from moldau.control.log_level_configs import level_entry, levels_to_set
 from moldau.control.metadata_store import MetadataStore
@@ -20,6 +21,7 @@ from moldau.metadata.topic_configs import (
     BROKER_CONFIGS,
     ConfigEntry,
     ConfigSynonym,
+    TopicConfig,
     broker_layers,
     topic_config_entries,
 )
@@ -30,6 +32,10 @@ from moldau.model.log_levels import LogLevel, LogLevels
 from moldau.model.topology import HTTP_ADDRESS_SETTING, STATE_SETTING
 
 log = logging.getLogger(__name__)
+
+
+_RESOLVED_MAX: Final = 1000
+"""Sets of settings of topics that are kept."""
 
 
 class ResourceKind(IntEnum):
@@ -57,6 +63,9 @@ class ConfigService:
         self._fixed = fixed
         """Read-only settings of this broker, by their Kafka names."""
         self._log_levels = log_levels
+        self._resolved: dict[frozenset[tuple[str, str]], TopicConfig] = {}
+        self._resolved_for: object = None
+        """The settings of brokers that they were made with."""
 
     def describe(self, kind: int, name: str) -> list[ConfigEntry]:
         """Every setting of a resource, defaults included. Raises RefusedError."""
@@ -84,6 +93,19 @@ class ConfigService:
         """Every setting as a topic has it that sets none."""
         layers = broker_layers(self._metadata.image, self._broker, self._defaults)
         return topic_config_entries({}, layers)
+
+    def topic_config(self, topic: Topic) -> TopicConfig:
+        """The settings of a topic, typed. Most topics of a cluster have the same."""
+        image = self._metadata.image
+        if image.broker_configs is not self._resolved_for or len(self._resolved) > _RESOLVED_MAX:
+            self._resolved_for = image.broker_configs
+            self._resolved.clear()
+        key = frozenset(topic.configs.items())
+        found = self._resolved.get(key)
+        if found is None:
+            layers = broker_layers(image, self._broker, self._defaults)
+            found = self._resolved[key] = TopicConfig.resolve(topic.configs, layers)
+        return found
 
     def _describe_broker(self, broker: BrokerId) -> list[ConfigEntry]:
         layers = broker_layers(self._metadata.image, broker, self._defaults)

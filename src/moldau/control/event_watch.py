@@ -6,7 +6,7 @@ knew before; elections are reported to it. Much of the same kind becomes one lin
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from moldau.control.cluster_events import ClusterEvents
@@ -21,7 +21,7 @@ from moldau.model.words import counted
 
 _EVERY_SECONDS: Final = 0.5
 _NEVER_SEEN_SECONDS: Final = 5.0
-"""A broker that was not alive since the start is reported after so long."""
+"""A broker that was never alive here is reported after so long: it may be starting."""
 _LINES_MAX: Final = 5
 """Topics that get a line of their own, per round and kind; more become one line."""
 _PARTITIONS_NAMED_MAX: Final = 10
@@ -47,9 +47,10 @@ class EventWatch:
         self._has_gathered = False
         self._image = cluster.image
         self._seen: set[BrokerId] = {me}
+        self._expected_since: dict[BrokerId, float] = {}
+        """Brokers that were never alive here, and when they were first looked for."""
         self._down: set[BrokerId] = set()
         self._controller = NO_LEADER_ID
-        self._began_at = 0.0
         self._leaderless = self._late = 0
         self._late_before = self._leaderless_before = 0
         announcements.on_elected = self._on_elected
@@ -61,7 +62,6 @@ class EventWatch:
         """Until cancelled. What happened before is not reported."""
         self._image = self._cluster.image
         self._controller = BrokerId(self._cluster.controller_id)
-        self._began_at = self._clock.monotonic()
         self._elected.clear()
         while True:
             await self.look()
@@ -101,6 +101,7 @@ class EventWatch:
         for number in sorted(before.keys() - brokers.keys()):
             self._down.discard(number)
             self._seen.discard(number)
+            self._expected_since.pop(number, None)
             self._say("broker_left", f"broker {number} left the cluster", number)
 
     def _is_alive(self, number: BrokerId, *, restarted: bool) -> None:
@@ -110,9 +111,11 @@ class EventWatch:
         elif restarted and number in self._seen and number != self._me:
             self._say("broker_back", f"broker {number} was restarted", number)
         self._seen.add(number)
+        self._expected_since.pop(number, None)
 
     def _is_missed(self, number: BrokerId) -> bool:
-        waited = self._clock.monotonic() - self._began_at
+        now = self._clock.monotonic()
+        waited = now - self._expected_since.setdefault(number, now)
         return number in self._seen or waited >= _NEVER_SEEN_SECONDS
 
     def _look_at_controller(self) -> None:
@@ -169,8 +172,7 @@ class EventWatch:
             return
         for name, leaders in sorted(by_topic.items()):
             for leader, indexes in sorted(leaders.items()):
-                what = f"{counted(len(indexes), 'partition')} of {name} ({_listed(indexes)})"
-                text = _new_leader(what, len(indexes), leader)
+                text = _new_leader(_partitions(name, sorted(indexes)), len(indexes), leader)
                 self._say("leader_elected", text, leader, topic=name)
 
     async def _look_at_partitions(self) -> None:
@@ -206,8 +208,10 @@ def _new_leader(what: str, count: int, leader: BrokerId) -> str:
     return f"{what} {'has' if count == 1 else 'have'} a new leader: broker {leader}"
 
 
-def _listed(indexes: Iterable[int]) -> str:
-    found = sorted(indexes)
-    more = f" and {len(found) - _PARTITIONS_NAMED_MAX} more"
-    shown = ", ".join(str(index) for index in found[:_PARTITIONS_NAMED_MAX])
-    return shown + (more if len(found) > _PARTITIONS_NAMED_MAX else "")
+def _partitions(topic: str, indexes: Sequence[int]) -> str:
+    if len(indexes) == 1:
+        return f"partition {indexes[0]} of {topic}"
+    shown = ", ".join(str(index) for index in indexes[:_PARTITIONS_NAMED_MAX])
+    if len(indexes) > _PARTITIONS_NAMED_MAX:
+        shown += f" and {len(indexes) - _PARTITIONS_NAMED_MAX} more"
+    return f"{len(indexes)} partitions of {topic} ({shown})"

@@ -56,7 +56,6 @@ from moldau.server.build_protocols import (
     build_http_listener,
     build_record_deletion,
     build_search,
-    build_topic_groups,
 )
 from moldau.server.build_queues import build_queue_services
 from moldau.server.build_recovery import build_recovery
@@ -491,9 +490,6 @@ class BrokerServer:
             producer_ids=producer_ids,
             **build_views(
                 self._broker_id, self._cluster, self._announcements, coordinators, self._storage
-            ),
-            topic_groups=build_topic_groups(
-                self._broker_id, self._cluster, coordinators.groups, transport
             ),
             deletions=build_record_deletion(self._broker_id, self._cluster, topics, transport),
             search=build_search(

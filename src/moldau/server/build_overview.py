@@ -7,6 +7,7 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.overview.collector import SampleCollector
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
+from moldau.api.topic_groups import TopicGroups
 from moldau.api.topic_rates import TopicRates
 from moldau.api.topic_stats import TopicStats
 from moldau.control.cluster_events import ClusterEvents
@@ -17,7 +18,7 @@ from moldau.control.leader_announcements import LeaderAnnouncements
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
 from moldau.server.build_coordination import CoordinationServices
-from moldau.server.build_protocols import build_cluster_views
+from moldau.server.build_protocols import build_cluster_views, build_topic_groups
 from moldau.server.storage import Storage
 
 
@@ -26,6 +27,7 @@ class Views(TypedDict):
 
     replicas: LocalReplicas
     queries: ClusterQueries
+    topic_groups: TopicGroups
     topic_stats: TopicStats
     group_lags: GroupLags
     overview: OverviewSampler
@@ -80,5 +82,10 @@ def build_views(
     serve(PeerMethod.TOPIC_STATS, stats.on_request)
     serve(PeerMethod.GROUP_LAGS, lags.on_request)
     return Views(
-        replicas=replicas, queries=queries, topic_stats=stats, group_lags=lags, overview=overview
+        replicas=replicas,
+        queries=queries,
+        topic_groups=build_topic_groups(me, cluster, parts.groups, transport),
+        topic_stats=stats,
+        group_lags=lags,
+        overview=overview,
     )

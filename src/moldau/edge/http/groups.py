@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.cluster_queries import PartitionExtent
+from moldau.api.overview.group_lags import GroupLag, PositionLag
 from moldau.api.session import Session
 from moldau.api.types import (
     CommittedOffset,
@@ -19,6 +21,8 @@ from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
     parse_int,
+    read_flag,
+    read_search,
     read_text,
     take_page,
 )
@@ -32,6 +36,7 @@ from moldau.edge.http.resources import (
     TopicAssigned,
 )
 from moldau.edge.http.responses import check_query, respond
+from moldau.edge.http.rights import may_with_group
 from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import PartitionIndex, TopicId, TopicPartition
@@ -51,11 +56,18 @@ class _Described(NamedTuple):
 
 def routes() -> list[Route]:
     async def groups(request: Request) -> Response:
-        check_query(request, "limit", "after")
+        check_query(request, "limit", "after", "search", "lag")
         size, after = page_size(request), read_text(request, "after")
-        found, silent = await session_of(request).queries.groups()
+        fits, with_lag = read_search(request), read_flag(request, "lag")
+        queries = session_of(request).queries
+        found, silent = await queries.groups()
         page, has_more = take_page(
-            (one for one in found if after is None or one[0].group_id > after), size
+            (
+                one
+                for one in found
+                if (after is None or one[0].group_id > after) and fits(one[0].group_id)
+            ),
+            size,
         )
         listed = [
             GroupListed(
@@ -67,6 +79,9 @@ def routes() -> list[Route]:
             )
             for group, coordinator in page
         ]
+        if with_lag:
+            lags = await queries.group_lags((one.group_id, broker) for one, broker in page)
+            listed = [_with_lag(one, lags.get(one.group)) for one in listed]
         following = listed[-1].group if has_more else None
         return respond(GroupList(groups=listed, next=following, silent=list(silent)))
 
@@ -92,6 +107,12 @@ def routes() -> list[Route]:
     ]
 
 
+def _with_lag(group: GroupListed, lag: GroupLag | None) -> GroupListed:
+    if lag is None:
+        return replace(group, lag=None, lag_seconds=None)
+    return replace(group, lag=lag.records, lag_seconds=lag.seconds)
+
+
 def _no_group(name: str) -> RefusedError:
     return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group '{name}' does not exist")
 
@@ -115,8 +136,9 @@ async def _show(session: Session, name: str, size: int, after: TopicPartition) -
             fetched.error, f"The offsets of group '{name}' are temporarily unavailable"
         )
     ends = await session.queries.extents(fetched.offsets)
+    lags = await session.queries.position_lags(name)
     positions = {
-        partition: _position(partition, stored, ends.get(partition))
+        partition: _position(partition, stored, ends.get(partition), lags.get(partition))
         for partition, stored in fetched.offsets.items()
     }
     page, has_more = take_page((one for one in sorted(positions) if one > after), size)
@@ -132,19 +154,28 @@ async def _show(session: Session, name: str, size: int, after: TopicPartition) -
         lag=sum(known) if len(known) == len(positions) else None,
         offsets=[positions[partition] for partition in page],
         next=f"{page[-1].topic}/{page[-1].partition}" if has_more else None,
+        may=may_with_group(session, name),
     )
 
 
 def _position(
-    partition: TopicPartition, stored: CommittedOffset, extent: PartitionExtent | None
+    partition: TopicPartition,
+    stored: CommittedOffset,
+    extent: PartitionExtent | None,
+    measured: PositionLag | None,
 ) -> PositionShown:
+    lag = None if extent is None else max(0, extent.end - stored.offset)
+    seconds = None if measured is None else measured.seconds
+    if lag == 0:
+        seconds = 0.0
     return PositionShown(
         topic=partition.topic,
         partition=partition.partition,
         committed=stored.offset,
         metadata=_text(stored.metadata),
         end_offset=None if extent is None else extent.end,
-        lag=None if extent is None else max(0, extent.end - stored.offset),
+        lag=lag,
+        lag_seconds=None if seconds is None else round(seconds, 3),
     )
 
 

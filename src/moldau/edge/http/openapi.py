@@ -51,6 +51,7 @@ from moldau.model.backup import (
     StartToRestore,
 )
 from moldau.model.broker_report import IDLE_MS, BrokerReport
+from moldau.model.overview import Overview
 from moldau.model.prometheus_text import MEDIA_TYPE as METRICS_TYPE
 from moldau.model.topology import (
     BrokerActionRequest,
@@ -76,8 +77,16 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _ENCODING: Final[Schema] = {"enum": ["text", "json", "base64"], "default": "text"}
 
 
+def _flag(words: str) -> Schema:
+    return {"type": "boolean", "default": False, "description": words}
+
+
 _LIMIT: Final = {"limit": _number(1, PAGE_SIZE_MAX, default=PAGE_SIZE)}
 _PAGE_BY_NAME: Final = {**_LIMIT, "after": _TEXT}
+_SEARCHED: Final = {
+    **_PAGE_BY_NAME,
+    "search": {**_TEXT, "description": "Only names that contain this, in capitals or not."},
+}
 _PAGE_BY_NUMBER: Final = {**_LIMIT, "after": _number(-1, INT_MAX)}
 _RECORDS: Final[dict[str, Schema]] = {
     "partition": _number(0, INT_MAX),
@@ -147,6 +156,18 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {"topic": {"type": "array", "items": _TEXT}},
         refusals=(404,),
     ),
+    ("GET", "/api/v1/overview"): Operation(
+        "overview",
+        "The whole cluster, live: health, brokers, rates, latency, lag, events and history",
+        {200: Overview},
+        {},
+    ),
+    ("GET", "/api/v1/overview/stream"): Operation(
+        "followOverview",
+        "The overview every 2 s, with Server-Sent Events; the first one with history",
+        {200: tail.MEDIA_TYPE},
+        {},
+    ),
     ("GET", "/api/v1/report"): Operation(
         "report",
         "What only this broker knows: version, clock, disk, files, certificates, idle groups",
@@ -157,7 +178,11 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "listTopics",
         "Topics, in pages",
         {200: TopicList},
-        {**_PAGE_BY_NAME, "internal": {"type": "boolean", "default": False}},
+        {
+            **_SEARCHED,
+            "internal": _flag("Also topics of Moldau itself."),
+            "stats": _flag("Also records, bytes, rates and retention."),
+        },
     ),
     ("POST", "/api/v1/topics"): Operation(
         "createTopic",
@@ -244,7 +269,10 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         refusals=(404,),
     ),
     ("GET", "/api/v1/groups"): Operation(
-        "listGroups", "Consumer groups of the cluster, in pages", {200: GroupList}, _PAGE_BY_NAME
+        "listGroups",
+        "Consumer groups of the cluster, in pages",
+        {200: GroupList},
+        {**_SEARCHED, "lag": _flag("Also how far each group is behind.")},
     ),
     ("GET", "/api/v1/groups/{group}"): Operation(
         "showGroup",

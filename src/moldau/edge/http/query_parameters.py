@@ -1,6 +1,6 @@
 """Query parameters: typed values with limits, and pages."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -70,6 +70,12 @@ def read_flag(request: Request, name: str) -> bool:
     if text not in (None, "true", "false"):
         raise bad_parameter(name, "must be true or false")
     return text == "true"
+
+
+def read_search(request: Request) -> Callable[[str], bool]:
+    """Whether a name contains the parameter `search`; capitals do not matter."""
+    text = (read_text(request, "search") or "").lower()
+    return lambda name: text in name.lower()
 
 
 def page_size(request: Request) -> int:

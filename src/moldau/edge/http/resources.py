@@ -1,6 +1,6 @@
 """The JSON structures of topics, brokers, groups and queues."""
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from moldau.model.topology import TopologyBroker
 
@@ -13,16 +13,16 @@ class TopicListed(Struct, frozen=True, kw_only=True):
     replication_factor: int
     leaderless: int
     under_replicated: int
-    log_bytes: int | None = None
+    log_bytes: int | UnsetType | None = UNSET
     """This and what follows only with stats=true. Of the leaders: copies do not count."""
-    records: int | None = None
-    """From the start to the end of all partitions; with removed ones in between, if compacted."""
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
-    cleanup_policy: str | None = None
-    records_in: float | None = None
+    records: int | UnsetType | None = UNSET
+    """From start to end of all partitions; of compacted topics with those that are gone."""
+    retention_ms: int | UnsetType | None = UNSET
+    retention_bytes: int | UnsetType | None = UNSET
+    cleanup_policy: str | UnsetType | None = UNSET
+    records_in: float | UnsetType | None = UNSET
     """Per second; null until somebody has looked for some seconds."""
-    bytes_in: float | None = None
+    bytes_in: float | UnsetType | None = UNSET
 
 
 class TopicList(Struct, frozen=True, kw_only=True):
@@ -88,9 +88,10 @@ class GroupListed(Struct, frozen=True, kw_only=True):
     state: str
     protocol_type: str
     coordinator: int
-    lag: int | None = None
+    lag: int | UnsetType | None = UNSET
     """In records; this and what follows only with lag=true. null: not known."""
-    lag_seconds: float | None = None
+    lag_seconds: float | UnsetType | None = UNSET
+    """How long ago the first record that was not processed was stored."""
 
 
 class GroupList(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.session import Session
-from moldau.api.types import INT_MAX, NO_LEADER_ID, ConfigEntry, ResourceKind, Topic
+from moldau.api.types import INT_MAX, ConfigEntry, ResourceKind, Topic
 from moldau.edge.http.methods import by_method
 from moldau.edge.http.query_parameters import (
     PAGE_SIZE,
@@ -19,6 +19,7 @@ from moldau.edge.http.query_parameters import (
     parse_int,
     read_flag,
     read_int,
+    read_search,
     read_text,
     take_page,
 )
@@ -29,10 +30,11 @@ from moldau.edge.http.resources import (
     Setting,
     TopicDeleted,
     TopicList,
-    TopicListed,
     TopicShown,
 )
 from moldau.edge.http.responses import check_query, read_body, respond
+from moldau.edge.http.rights import may_with_topic
+from moldau.edge.http.topic_list import list_topics
 from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TopicPartition
@@ -81,17 +83,20 @@ def routes() -> list[Route]:
         return respond(TopicDeleted(name=found.name, id=found.topic_id.hex()))
 
     async def topics(request: Request) -> Response:
-        check_query(request, "limit", "after", "internal")
+        check_query(request, "limit", "after", "internal", "search", "stats")
         size, after = page_size(request), read_text(request, "after")
-        with_internal = read_flag(request, "internal")
+        with_internal, fits = read_flag(request, "internal"), read_search(request)
+        with_stats = read_flag(request, "stats")
         session = session_of(request)
         wanted = (
             topic
             for topic in sorted(session.topics.all(), key=attrgetter("name"))
-            if (after is None or topic.name > after) and (with_internal or not topic.internal)
+            if (after is None or topic.name > after)
+            and (with_internal or not topic.internal)
+            and fits(topic.name)
         )
         page, has_more = take_page(wanted, size)
-        listed = [_listed(session, topic) for topic in page]
+        listed = await list_topics(session, page, with_stats=with_stats)
         return respond(TopicList(topics=listed, next=page[-1].name if has_more else None))
 
     async def topic(request: Request) -> Response:
@@ -129,23 +134,6 @@ def routes() -> list[Route]:
     ]
 
 
-def _listed(session: Session, topic: Topic) -> TopicListed:
-    leaderless = under_replicated = 0
-    known = session.cluster.leaders_and_in_sync(topic, topic.partitions)
-    for partition, (leader, in_sync) in zip(topic.partitions, known, strict=True):
-        leaderless += leader.broker == NO_LEADER_ID
-        under_replicated += not {*in_sync, *partition.adding}.issuperset(partition.replicas)
-    return TopicListed(
-        name=topic.name,
-        id=topic.topic_id.hex(),
-        internal=topic.internal,
-        partitions=len(topic.partitions),
-        replication_factor=topic.replication_factor,
-        leaderless=leaderless,
-        under_replicated=under_replicated,
-    )
-
-
 async def show_topic(session: Session, topic: Topic, size: int, after: int) -> TopicShown:
     """The topic with a page of its partitions."""
     page, has_more = take_page(topic.partitions[after + 1 :], size)
@@ -179,6 +167,7 @@ async def show_topic(session: Session, topic: Topic, size: int, after: int) -> T
         configs=settings_of(_configs(session, topic)),
         partitions=shown,
         next=page[-1].index if has_more else None,
+        may=may_with_topic(session, topic.name),
     )
 
 
