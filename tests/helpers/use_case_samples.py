@@ -7,6 +7,7 @@ from handler_calls import image, topic
 from msgspec import Struct, field
 
 from moldau.api.cluster_queries import GroupListing
+from moldau.api.overview.group_lags import PositionLag
 from moldau.api.session import Session
 from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
 from moldau.control.config_service import ResourceKind
@@ -276,6 +277,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "topics.find_by_id": one(lambda s: s.topics.find_by_id(ORDERS.topic_id), without={TOPIC: None}),
     "topics.name_of": one(lambda s: s.topics.name_of(ORDERS.topic_id), without={TOPIC: None}),
     "topics.all": one(lambda s: s.topics.all(), without={TOPIC: []}),
+    "topics.config_of": one(lambda s: s.topics.config_of(ORDERS), without={TOPIC: None}),
     "topics.create": one(lambda s: s.topics.create("orders")),
     "topics.ensure": one(lambda s: s.topics.ensure("orders")),
     "topics.delete": one(lambda s: s.topics.delete(name="orders")),
@@ -425,6 +427,16 @@ SAMPLES: dict[str, list[Sample]] = {
         effects={"topic_groups.page": page_of_groups},
     ),
     "queries.extents": one(lambda s: s.queries.extents([PARTITION]), without={TOPIC: {}}),
+    "queries.topic_figures": one(lambda s: s.queries.topic_figures([ORDERS]), without={TOPIC: {}}),
+    "queries.group_lags": one(
+        lambda s: s.queries.group_lags([("billing", BrokerId(1))]), without={GROUP: {}}
+    ),
+    "queries.position_lags": one(
+        lambda s: s.queries.position_lags("billing"),
+        without={TOPIC: {}},
+        reads_first=True,
+        answers={"group_lags.positions": {PARTITION: PositionLag(9, 1.5)}},
+    ),
     "producer_ids.take": one(lambda s: s.producer_ids.take()),
     "transactions.init_producer": one(lambda s: s.transactions.init_producer("payments", 1)),
     "transactions.end": one(lambda s: s.transactions.end("payments", *PRODUCER, is_commit=True)),
@@ -511,6 +523,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.log_dirs": one(lambda s: s.cluster.log_dirs()),
     "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
     "cluster.report": one(lambda s: s.cluster.report().list_groups()),
+    "cluster.overview": one(lambda s: s.cluster.overview()),
     "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
     "security.put_password": one(lambda s: s.security.put_password("bob", b"secret")),
     "security.put_credential": one(

@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "topics.find_by_id": _read(_DESCRIBE_TOPIC),
     "topics.name_of": _read(_DESCRIBE_TOPIC),
     "topics.all": _read(_DESCRIBE_TOPIC),
+    "topics.config_of": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
     "topics.create": _change({TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE),
     "topics.ensure": _change({TOPIC: Operation.CREATE}, or_on_cluster=Operation.CREATE),
     "topics.delete": _change({TOPIC: Operation.DELETE}),
@@ -87,7 +88,6 @@ RULES: Final[Mapping[str, Rule]] = {
         {TOPIC: Operation.DESCRIBE_CONFIGS, CLUSTER: Operation.DESCRIBE_CONFIGS}
     ),
     "configs.describe_topic": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
-    "configs.topic_config": _read({TOPIC: Operation.DESCRIBE_CONFIGS}),
     "configs.alter": _change({TOPIC: Operation.ALTER_CONFIGS, CLUSTER: Operation.ALTER_CONFIGS}),
     "configs.alter_topic": _change({TOPIC: Operation.ALTER_CONFIGS}),
     "configs.topic_settings": _anyone("it is documentation; what is set is left out of it"),

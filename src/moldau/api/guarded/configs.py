@@ -11,7 +11,7 @@ from moldau.metadata.commands import ConfigChange, ConfigOperation
 from moldau.metadata.config_types import ConfigDefinition
 from moldau.metadata.image import Topic
 from moldau.metadata.topic_config_table import TOPIC_CONFIGS
-from moldau.metadata.topic_configs import BROKER_CONFIGS, ConfigEntry, TopicConfig
+from moldau.metadata.topic_configs import BROKER_CONFIGS, ConfigEntry
 from moldau.model.log_levels import NAMES as LOG_COMPONENTS
 from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
 
@@ -41,13 +41,6 @@ class GuardedConfigs:
         """Every setting of a topic, which need not exist."""
         self._guard.check("configs.describe_topic", ResourceType.TOPIC, topic.name)
         return self._service.describe_topic(topic)
-
-    def topic_config(self, topic: Topic) -> TopicConfig | None:
-        """The settings of a topic, typed; None for a client that may not see them."""
-        guard, kind = self._guard, ResourceType.TOPIC
-        if not guard.is_open and not guard.sees("configs.topic_config", kind, topic.name):
-            return None
-        return self._service.topic_config(topic)
 
     async def alter(
         self, kind: int, name: str, changes: Sequence[ConfigChange], *, validate_only: bool

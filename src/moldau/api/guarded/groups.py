@@ -314,6 +314,8 @@ class GuardedQueries:
         if not self._guard.is_open:
             sees = self._guard.sees
             topics = [each for each in topics if sees("queries.topic_figures", _TOPIC, each.name)]
+            if not topics:
+                return {}
         return await self._broker.topic_stats.of(topics)
 
     async def group_lags(self, groups: Iterable[tuple[str, BrokerId]]) -> Mapping[str, GroupLag]:
@@ -322,6 +324,8 @@ class GuardedQueries:
         if not self._guard.is_open:
             sees = self._guard.sees
             groups = [each for each in groups if sees("queries.group_lags", _GROUP, each[0])]
+            if not groups:
+                return {}
         return await self._broker.group_lags.by_coordinator(groups)
 
     async def position_lags(self, group: str) -> Mapping[TopicPartition, PositionLag]:

@@ -12,6 +12,7 @@ from moldau.api.metadata_changes import await_leaders
 from moldau.api.quotas import Meter
 from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.metadata.image import Topic
+from moldau.metadata.topic_configs import TopicConfig
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TOPIC_ID, Offset, TopicId
 from moldau.security.acl import ResourceType
@@ -71,6 +72,12 @@ class GuardedTopics:
         if guard.is_open:
             return list(topics)
         return [topic for topic in topics if guard.sees("topics.all", _TOPIC, topic.name)]
+
+    def config_of(self, topic: Topic) -> TopicConfig | None:
+        """Its settings, typed; None for a client that may not see them."""
+        if not self._guard.is_open and not self._guard.sees("topics.config_of", _TOPIC, topic.name):
+            return None
+        return self._broker.configs.topic_config(topic)
 
     # ---- changes
 

@@ -52,7 +52,7 @@ async def _with_stats(
     found = []
     for number, (topic, entry) in enumerate(zip(topics, listed, strict=True), 1):
         known = figures.get(topic.topic_id, TopicFigures())
-        config = session.configs.topic_config(topic)
+        config = session.topics.config_of(topic)
         found.append(
             replace(
                 entry,
