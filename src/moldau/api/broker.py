@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.local_replicas import LocalReplicas
+from moldau.api.offsets_at import OffsetsAt
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
 from moldau.api.record_deletion import RecordDeletion
@@ -59,6 +60,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     queries: ClusterQueries
     topic_groups: TopicGroups
     deletions: RecordDeletion
+    offsets_at: OffsetsAt
     topic_stats: TopicStats
     group_lags: GroupLags
     overview: OverviewSampler

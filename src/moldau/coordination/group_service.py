@@ -29,6 +29,7 @@ from moldau.groups.events import (
     DeleteOffsets,
     Event,
     OffsetToCommit,
+    ResetOffsets,
     TopicsDeleted,
     TransactionEnded,
     TransactionEnding,
@@ -44,6 +45,7 @@ from moldau.groups.results import (
     FetchOffsetsResult,
     JoinResult,
     ListedGroup,
+    ResetResult,
     Result,
 )
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image
@@ -281,6 +283,25 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
             CommitResult,
         )
         return _with_unknown(known, result.errors)
+
+    async def reset_offsets(
+        self, group_id: str, offsets: Sequence[OffsetToCommit], *, removes_members: bool
+    ) -> None:
+        """Set offsets for an administrator, all or none. Raises RefusedError, NON_EMPTY_GROUP if
+        the group has members that are not to be removed. The caller has checked the topics."""
+        self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        result = await self.submit(
+            group_id,
+            lambda request_id: ResetOffsets(
+                request_id=request_id,
+                group_id=group_id,
+                offsets=tuple(offsets),
+                removes_members=removes_members,
+            ),
+            ResetResult,
+        )
+        if result.error is not ErrorCode.NONE:
+            raise RefusedError(result.error)
 
     # ---- transactions
 

@@ -34,6 +34,7 @@ from moldau.groups.events import (
     Heartbeat,
     Join,
     Leave,
+    ResetOffsets,
     Sync,
     TopicsDeleted,
     TransactionEnded,
@@ -45,6 +46,7 @@ from moldau.groups.join_handler import JoinHandler
 from moldau.groups.offsets import GroupOffsets
 from moldau.groups.rebalance import Rebalance
 from moldau.groups.records import TEXT_BYTES_MAX, decode
+from moldau.groups.reset import GroupReset
 from moldau.groups.results import (
     DescribedConsumer,
     DescribedConsumerGroup,
@@ -109,6 +111,7 @@ class GroupCoordinator:
         self._offsets = GroupOffsets(
             self._runtime, self._rebalance, self._consumers.subscribed_topics
         )
+        self._reset = GroupReset(context, self._offsets)
         self._transactional = TransactionalOffsets(self._runtime, self._offsets)
         self._unavailable = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -202,6 +205,8 @@ class GroupCoordinator:
                 self._transactional.commit(now, event)
             case DeleteOffsets():
                 self._offsets.delete(now, event)
+            case ResetOffsets():
+                self._reset.reset(now, event)
             case _:
                 assert_never(event)
         self._runtime.count_by_name(event.group_id)

@@ -12,6 +12,7 @@ from moldau.groups.events import (
     Heartbeat,
     Join,
     Leave,
+    ResetOffsets,
     Sync,
     TopicsDeleted,
     TransactionEnded,
@@ -26,6 +27,7 @@ from moldau.groups.results import (
     HeartbeatResult,
     JoinResult,
     LeaveResult,
+    ResetResult,
     Result,
     SyncResult,
 )
@@ -56,6 +58,8 @@ def error_replies(event: Event, error: ErrorCode) -> list[Effect]:
             result = DeleteGroupsResult(errors=tuple((one, error) for one in event.group_ids))
         case DeleteOffsets():
             result = DeleteOffsetsResult(error=error)
+        case ResetOffsets():
+            result = ResetResult(error=error)
         case TopicsDeleted() | TransactionEnding() | TransactionEnded():
             return []
         case Tick() | Persisted() | PersistFailed():

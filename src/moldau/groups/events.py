@@ -171,6 +171,15 @@ class DeleteOffsets(Struct, frozen=True, kw_only=True):
     partitions: tuple[TopicPartition, ...]
 
 
+class ResetOffsets(Struct, frozen=True, kw_only=True):
+    """Sets offsets for an administrator: in a group without members, or after their removal."""
+
+    request_id: int
+    group_id: str
+    offsets: tuple[OffsetToCommit, ...]
+    removes_members: bool = False
+
+
 class TopicsDeleted(Struct, frozen=True, kw_only=True):
     """Topics were deleted; their offsets are removed. No reply."""
 
@@ -186,6 +195,7 @@ GroupRequest = (
     | CommitOffsets
     | CommitTransactionOffsets
     | DeleteOffsets
+    | ResetOffsets
 )
 """Requests to one group."""
 Event = (

@@ -75,6 +75,20 @@ class Rebalance:
             case GroupState.EMPTY | GroupState.DEAD:
                 pass
 
+    def remove_all(self, group: Group) -> None:
+        """An administrator removed the members; the caller stores it. Who rejoins begins a new
+        generation."""
+        for member in list(group.members.values()):
+            self.drop_member(group, member)
+        self._runtime.timers.cancel(join_key(group))
+        self._runtime.timers.cancel(sync_key(group))
+        group.generation += 1
+        group.state = GroupState.EMPTY
+        group.protocol_name = None
+        group.leader = None
+        group.initial_delay_left_s = None
+        group.new_member_added = False
+
     def drop_member(self, group: Group, member: Member) -> None:
         """Remove the member and reply to its waiting requests."""
         group.remove(member)

@@ -115,6 +115,12 @@ class DeleteOffsetsResult(Struct, frozen=True, kw_only=True):
     errors: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
+class ResetResult(Struct, frozen=True, kw_only=True):
+    """All offsets are set, or none is."""
+
+    error: ErrorCode
+
+
 Result = (
     JoinResult
     | SyncResult
@@ -124,6 +130,7 @@ Result = (
     | CommitResult
     | DeleteGroupsResult
     | DeleteOffsetsResult
+    | ResetResult
 )
 
 

@@ -54,6 +54,7 @@ from moldau.server.build_protocols import (
     build_append_service,
     build_grpc_server,
     build_http_listener,
+    build_offsets_at,
     build_record_deletion,
     build_search,
 )
@@ -462,6 +463,7 @@ class BrokerServer:
         )
         fetch = FetchService(self._loop, self._partitions)
         appends = build_append_service(self._broker_id, self._cluster, produce, transport)
+        offsets = OffsetService(self._partitions)
         self._broker = Broker(
             broker_id=self._broker_id,
             auto_create_topics=config.topic.auto_create,
@@ -476,7 +478,7 @@ class BrokerServer:
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,
-            offsets=OffsetService(self._partitions),
+            offsets=offsets,
             topics=topics,
             configs=ConfigService(
                 metadata=self._metadata,
@@ -491,6 +493,7 @@ class BrokerServer:
             **build_views(
                 self._broker_id, self._cluster, self._announcements, coordinators, self._storage
             ),
+            offsets_at=build_offsets_at(self._broker_id, self._cluster, offsets, transport),
             deletions=build_record_deletion(self._broker_id, self._cluster, topics, transport),
             search=build_search(
                 self._broker_id, self._clock, self._cluster, self._partitions, fetch, transport

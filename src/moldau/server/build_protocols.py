@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
+from moldau.api.offsets_at import OffsetsAt
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.leaders import SearchLeaders
 from moldau.api.search.pages import TopicSearch
@@ -50,6 +51,14 @@ def build_topic_groups(
 ) -> TopicGroups:
     found = TopicGroups(me=me, cluster=cluster, groups=groups, caller=transport)
     transport.rpc.serve(PeerMethod.GROUPS_OF_TOPIC, found.on_request)
+    return found
+
+
+def build_offsets_at(
+    me: BrokerId, cluster: ClusterService, offsets: OffsetService, transport: Transport
+) -> OffsetsAt:
+    found = OffsetsAt(me=me, cluster=cluster, offsets=offsets, caller=transport)
+    transport.rpc.serve(PeerMethod.OFFSETS_AT, found.on_request)
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from moldau.api.audit import Parts
+from moldau.api.audit import VALIDATED, Parts
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import GroupListing, PartitionExtent
 from moldau.api.guard import REFUSAL_CODES, Guard
@@ -37,12 +37,15 @@ from moldau.groups.results import (
 )
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Topic
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import BrokerId, TopicId, TopicPartition
+from moldau.model.ids import BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from moldau.security.acl import ResourceType
 
 _GROUP: Final = ResourceType.GROUP
 _TOPIC: Final = ResourceType.TOPIC
 _TOPIC_REFUSED: Final = REFUSAL_CODES[_TOPIC]
+
+_PER_LINE: Final = 50
+"""Positions in one line of the audit log."""
 
 MemberEvent = TypeVar("MemberEvent", Join, Sync, Heartbeat, Leave, ConsumerHeartbeat)
 
@@ -150,6 +153,33 @@ class GuardedGroups:
             bool(self._service.describe(group_id).protocol_type)
             or self._service.describe_consumers(group_id).error is ErrorCode.NONE
         )
+
+    async def reset(
+        self,
+        group_id: str,
+        topic: Topic,
+        offsets: Mapping[int, int],
+        *,
+        removes_members: bool,
+        validate_only: bool,
+    ) -> None:
+        """Sets offsets of one topic, all or none; with `validate_only`, only checks the rights."""
+        parts = [
+            OffsetToCommit(
+                partition=TopicPartition(topic.name, PartitionIndex(index)), offset=Offset(offset)
+            )
+            for index, offset in offsets.items()
+        ]
+        heading = VALIDATED if validate_only else ""
+        removal = "members removed, " if removes_members else ""
+        positions = [f"{index}={offset}" for index, offset in offsets.items()]
+        # In lines, each of which the audit log holds in full.
+        lines = [positions[at : at + _PER_LINE] for at in range(0, len(positions), _PER_LINE)]
+        about = Parts(lines, ", ".join, f"{heading}{removal}{topic.name}: ")
+        self._guard.check("groups.reset", _GROUP, group_id, about)
+        self._guard.check("groups.reset", _TOPIC, topic.name, heading)
+        if not validate_only:
+            await self._service.reset_offsets(group_id, parts, removes_members=removes_members)
 
     async def fetch_offsets(
         self,
@@ -266,13 +296,14 @@ class GuardedGroups:
 class GuardedQueries:
     """Queries that need other brokers."""
 
-    __slots__ = ("_broker", "_guard", "_service", "_topic_groups")
+    __slots__ = ("_broker", "_guard", "_offsets_at", "_service", "_topic_groups")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
         self._broker = broker
         self._service = broker.queries
         self._topic_groups = broker.topic_groups
+        self._offsets_at = broker.offsets_at
 
     async def extents(
         self, wanted: Iterable[TopicPartition]
@@ -300,6 +331,14 @@ class GuardedQueries:
         most = groups_max(topic, size)
         page = list(islice(seen, most + 1))
         return await service.page(topic, page[:most], silent, has_more=len(page) > most)
+
+    async def offsets_at(
+        self, topic: Topic, partitions: Iterable[int], timestamp: int
+    ) -> Mapping[int, int]:
+        """The first offset of each at or after a time, or its end; without partitions whose leader
+        does not respond."""
+        self._guard.check("queries.offsets_at", _TOPIC, topic.name)
+        return await self._offsets_at.find(topic, partitions, timestamp)
 
     async def groups(self) -> tuple[list[tuple[GroupListing, BrokerId]], list[BrokerId]]:
         """The groups with their coordinators, by name; and the brokers that did not respond."""

@@ -17,6 +17,8 @@ from moldau.api.types import (
     read_assignment,
     subscribed_topics,
 )
+from moldau.edge.http import group_changes
+from moldau.edge.http.methods import by_method
 from moldau.edge.http.query_parameters import (
     bad_parameter,
     page_size,
@@ -103,7 +105,7 @@ def routes() -> list[Route]:
     return [
         Route("/api/v1/groups", groups, methods=["GET"]),
         # Group names may contain slashes.
-        Route("/api/v1/groups/{group:path}", group, methods=["GET"]),
+        by_method("/api/v1/groups/{group:path}", GET=group, DELETE=group_changes.delete),
     ]
 
 

@@ -14,6 +14,7 @@ from starlette.routing import Route
 import moldau
 from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
+from moldau.edge.http.group_operations import GROUP_OPERATIONS
 from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.me import Me
 from moldau.edge.http.message_json import VALUE_MAX, VALUE_MAX_MAX
@@ -281,6 +282,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {**_LIMIT, "after": {"type": "string", "pattern": "/-?[0-9]{1,19}$"}},
         refusals=(404,),
     ),
+    **GROUP_OPERATIONS,
     ("GET", "/api/v1/queues"): Operation(
         "listQueues",
         "Queue groups of the cluster, in pages",

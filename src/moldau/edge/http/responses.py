@@ -52,7 +52,6 @@ _CONFLICT: Final = frozenset(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.TOPIC_ALREADY_EXISTS,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
 _FORBIDDEN: Final = frozenset(
