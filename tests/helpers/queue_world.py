@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from memory_log import MemoryLog
 
-from moldau.data.append_forwarding import AppendForwarder
+from moldau.data.append_forwarding import AppendForwarder, AppendResult
 from moldau.data.disk_space import DiskGuard
 from moldau.data.partitions import HostedPartition
 from moldau.data.produce import ProduceService
@@ -167,11 +167,13 @@ class QueueWorld:
         async def append(*arguments: Any, **named: Any) -> Any:
             if self.append_failures:
                 self.append_failures -= 1
-                return SimpleNamespace(error=ErrorCode.NOT_ENOUGH_REPLICAS, message="too few")
+                return AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, "too few")
             return await real_append(*arguments, **named)
 
+        self.loop = asyncio.get_running_loop()
+        self.appends = SimpleNamespace(append=append)
         return QueueHost(
-            loop=asyncio.get_running_loop(),
+            loop=self.loop,
             clock=self.clock,
             partitions=cast(Any, self),
             image=lambda: cast(Any, self),
@@ -179,7 +181,7 @@ class QueueWorld:
             leader_of=self._leader_of,
             ledgers=cast(Any, self.ledger),
             topics=cast(Any, self),
-            appends=cast(Any, SimpleNamespace(append=append)),
+            appends=cast(Any, self.appends),
             on_internal_error=self._give_up,
             limits=self.limits,
         )

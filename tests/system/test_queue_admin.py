@@ -192,10 +192,8 @@ def test_what_is_redriven_stays_so_when_all_brokers_were_killed(cluster: Cluster
     with Jobs(cluster, "killed", values) as jobs:
         first = places(jobs.letters())[:4]
         assert jobs.redrive(first)["redriven"] == 4
-        for broker in cluster.brokers.values():
-            broker.kill()
-        for broker in cluster.brokers.values():
-            broker.start()
+        cluster.kill()
+        cluster.start()
 
         def is_whole() -> bool:
             reply = ask(cluster.brokers[2].http_address, "GET", jobs.path)

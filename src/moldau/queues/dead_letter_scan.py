@@ -69,7 +69,8 @@ class DeadLetterScan:
             found = []
             for offset in state.open_below(state.next):
                 if offset >= position and not isinstance(entry := state.get(offset), Dead):
-                    found.append((offset, isinstance(entry, Leased)))
+                    # Expired leases end with the next round.
+                    found.append((offset, isinstance(entry, Leased) and entry.deadline > now))
                     if len(found) == count:
                         break
             return found, state.next

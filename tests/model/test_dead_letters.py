@@ -1,0 +1,52 @@
+"""What headers of dead letters say, also those that somebody made up."""
+
+import pytest
+
+from moldau.model.dead_letters import DeadOrigin, note_of, number_of, restored_headers
+from moldau.model.queue_headers import ONLY_GROUP_HEADER
+
+HEADERS = [
+    ("color", b"red"),
+    ("moldau-dead-reason", b"bad"),
+    ("moldau-dead-attempts", b"3"),
+    ("moldau-dead-group", b"g"),
+    ("moldau-dead-topic", b"t"),
+    ("moldau-dead-partition", b"1"),
+    ("moldau-dead-offset", b"7"),
+    ("moldau-dead-at", b"1763503200000"),
+]
+
+
+def test_a_note_has_what_the_headers_say() -> None:
+    note = note_of(HEADERS)
+    assert note is not None
+    assert note.origin == DeadOrigin("g", "t", "1", "7")
+    assert (note.reason, note.attempts, note.died_at_ms) == ("bad", 3, 1_763_503_200_000)
+    assert (note.missing, note.is_keyless) == ("", False)
+    cut = note_of([*HEADERS, ("moldau-dead-truncated", b"value"), ("moldau-dead-keyless", None)])
+    assert cut is not None
+    assert (cut.missing, cut.is_keyless) == ("value", True)
+
+
+def test_headers_without_a_topic_are_of_no_dead_letter() -> None:
+    assert note_of([]) is None
+    assert note_of([("moldau-dead-group", b"g"), ("moldau-dead-topic", None)]) is None
+
+
+def test_what_is_no_text_or_number_is_not_trusted() -> None:
+    made_up = [("moldau-dead-topic", b"\xff"), ("moldau-dead-attempts", b"-3"), ("x", None)]
+    note = note_of([*made_up, ("moldau-dead-truncated", b"")])
+    assert note is not None
+    assert note.origin.topic == "\ufffd"
+    assert (note.attempts, note.died_at_ms, note.missing) == (None, None, "a part")
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "-1", "²", "9" * 19])
+def test_only_plain_numbers_count(text: str) -> None:
+    assert number_of(text) is None
+
+
+def test_the_message_comes_back_without_what_made_it_a_dead_letter() -> None:
+    old = [*HEADERS, ("moldau-deliver-at", b"1"), (ONLY_GROUP_HEADER, b"old")]
+    assert restored_headers(old, None) == [("color", b"red")]
+    assert restored_headers(old, b"g") == [("color", b"red"), (ONLY_GROUP_HEADER, b"g")]
