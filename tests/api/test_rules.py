@@ -34,6 +34,8 @@ NOT_PART_OF_THE_SESSION = {
     "queues.define",
     "queues.bury",
     "queues.bury_in_new_topic",
+    "queue_admin.read_letters",
+    "queue_admin.delete_letters",
     "groups.reset_offsets",
     "groups.start_coordinators",
     "transactions.start_coordinators",

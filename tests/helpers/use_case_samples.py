@@ -53,6 +53,8 @@ from moldau.model.ids import (
     TopicPartition,
 )
 from moldau.model.topology import ProvenJoinRequest, SealedJoinReply, Topology, TopologyTopic
+from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView
+from moldau.queues.admin_messages import Purged
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
@@ -608,6 +610,28 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "queues.known_groups": one(
         lambda s: s.queues.known_groups(), without={GROUP: [], TOPIC: [HIDDEN_QUEUE]}
+    ),
+    "queue_admin.show": one(
+        lambda s: s.queue_admin.show("billing", "orders"),
+        answers={
+            "queue_admin.show": QueueView(
+                group=QUEUE, partitions=[], in_flight=[], dead_letters=0, silent=[]
+            )
+        },
+    ),
+    "queue_admin.dead_letters": one(
+        lambda s: s.queue_admin.dead_letters("billing", "orders", DeadLetterPosition(0, -1), 1),
+        answers={
+            "queue_admin.dead_letters": DeadLetterPage(
+                topic="dead", records=[], next=None, silent=[]
+            )
+        },
+    ),
+    "queue_admin.redrive": one(
+        lambda s: s.queue_admin.redrive("billing", "orders", None, target=None, validate_only=False)
+    ),
+    "queue_admin.purge": one(
+        lambda s: s.queue_admin.purge("billing", "orders", Purged.READY, confirm="billing")
     ),
     "queues.delete_group": one(lambda s: s.queues.delete_group("billing")),
 }
