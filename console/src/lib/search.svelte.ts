@@ -10,6 +10,8 @@ export class Search {
   found = $state.raw<Message[]>([]);
   isRunning = $state(false);
   isDone = $state(false);
+  /** By the reader, before it had found a page of messages. */
+  isStopped = $state(false);
   searched = $state(0);
   searchedBytes = $state(0);
   left = $state(0);
@@ -33,6 +35,7 @@ export class Search {
     const running = (this.#running = new AbortController());
     const { signal } = running;
     this.isRunning = true;
+    this.isStopped = false;
     this.problem = null;
     let hits = 0;
     try {
@@ -58,6 +61,7 @@ export class Search {
   }
 
   stop(): void {
+    this.isStopped = this.isRunning;
     this.#running?.abort();
     this.isRunning = false;
   }
