@@ -200,13 +200,13 @@ async def test_a_full_link_is_waited_for() -> None:
         await body(send, b"x")
 
     world = Serving(app)
-    world.queued = 10**6
+    world.queued = 3 * 10**6
     waiting = asyncio.ensure_future(world.open())
     await asyncio.sleep(1)
     assert not waiting.done()
     world.queued = 0
     assert (await waiting).body == b"x"
-    world.queued = 10**6
+    world.queued = 3 * 10**6
     with refused(ErrorCode.NETWORK_EXCEPTION, "full"):
         await world.open(2)
 

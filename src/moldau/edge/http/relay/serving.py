@@ -26,6 +26,7 @@ from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.caller import PeerCaller, decode_request
+from moldau.net.peers.link import LinkLimits
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import RequestHandler
 
@@ -39,8 +40,8 @@ EXCHANGES_MAX: Final = 256
 RELAYED: Final = "moldau.relayed"
 """In the scope of a relayed request: its `Visitor`."""
 
-_QUEUED_BYTES_MAX: Final = 512 * 1024
-"""In the link to the peer; what the replicas send has the rest of its queue."""
+_QUEUED_BYTES_MAX: Final = LinkLimits().queue_bytes_max
+"""In the link to the peer, before a part is added; the same as for what replicas send."""
 _ROOM_CHECK_SECONDS: Final = 0.01
 _IDLE_CHECK_SECONDS: Final = 5.0
 
