@@ -127,7 +127,7 @@ def test_a_peer_with_too_many_requests_at_once_is_refused() -> None:
     run_virtually(scenario())
 
 
-def test_requests_that_are_limited_elsewhere_take_no_place_of_others() -> None:
+def test_requests_that_limit_themselves_take_no_place_of_others() -> None:
     async def scenario() -> None:
         wire = Wire()
         gate = asyncio.Event()

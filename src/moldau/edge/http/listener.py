@@ -91,7 +91,7 @@ class HttpListener:
         await server.serve([sock])
 
     async def app(self) -> "ASGIApp":
-        """Made by whoever needs it first."""
+        """The application, made when it is first needed."""
         if self._app is None:
             self._app = self._loop.run_in_executor(None, self._make_app)
         return await asyncio.shield(self._app)

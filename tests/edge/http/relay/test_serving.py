@@ -81,7 +81,7 @@ async def test_a_large_reply_is_made_as_it_is_pulled() -> None:
     assert max(map(len, pieces)) == PART_BYTES_MAX
 
 
-async def test_a_stream_is_waited_for_and_a_quiet_one_not_for_ever() -> None:
+async def test_a_stream_is_waited_for_and_a_quiet_one_gets_an_empty_part() -> None:
     stream = Stream((b"content-type", b"text/event-stream"))
     world = Serving(stream)
     part = await world.open()
@@ -139,7 +139,7 @@ async def test_a_change_is_finished_although_its_client_has_left() -> None:
     assert len(world.exchanges) == 0
 
 
-async def test_whoever_asks_no_more_loses_the_exchange() -> None:
+async def test_an_exchange_that_is_not_asked_for_parts_is_closed() -> None:
     stream = Stream()
     world = Serving(stream)
     await world.open()
