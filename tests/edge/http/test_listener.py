@@ -461,19 +461,23 @@ def test_a_stop_while_it_loads_waits_for_no_client():
 
 def test_a_relayed_request_loads_the_app_and_a_stop_ends_it():
     stopped: list[str] = []
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(object())
+        return made[-1]
 
     async def scene() -> None:
         listener = HttpListener(
             loop=asyncio.get_running_loop(),
-            make_app=lambda: made.append(object()) or made[-1],
+            make_app=make,
             on_stop=lambda: stopped.append("streams"),
         )
         listener.bind("127.0.0.1", 0)
         listener.start()
         found = await asyncio.gather(listener.app(), listener.app())
-        assert found == [made[0]] * 2
+        assert [id(each) for each in found] == [id(made[0])] * 2
         await listener.stop(1.0)
 
-    made: list[Any] = []
     asyncio.run(scene())
     assert (len(made), stopped) == (1, ["streams"])

@@ -54,7 +54,7 @@ class Client:
     def __init__(
         self, *pieces: bytes, method: str = "GET", headers=(), host: str = "127.0.0.1"
     ) -> None:
-        self.scope = {
+        self.scope: dict[str, Any] = {
             "type": "http",
             "method": method,
             "scheme": "http",
@@ -117,13 +117,15 @@ def test_a_reply_leaves_in_pieces_and_arrives_as_it_was(size, times):
 
 
 def test_what_another_broker_relays_was_checked_and_is_counted_there():
-    gate = gate_of(reader)
+    gate = gate_of(reader, origins=("*",))
     client = Client(b"a" * 10, method="POST", headers=[(b"origin", b"https://evil.example")])
     client.scope["headers"] = [(b"host", b"evil.example"), *client.scope["headers"]]
     client.scope[RELAYED] = object()
     asyncio.run(client.ask(gate))
     assert (client.status, client.body) == (200, b"10")
     assert not gate.requests
+    # A browser refuses a reply that has the header twice.
+    assert client.headers == {}
     # But its memory is that of this broker.
     assert client.held[-1] == 10
 

@@ -62,9 +62,11 @@ class LimitsMiddleware:
             return
         began = perf_counter()
         asked = with_origin_form(scope)
-        exchange = _Exchange(self, asked, receive, self._cors.wrap(scope, send))
-        # The broker that relays a request has checked and counts it.
+        # The broker that relays a request has checked it, adds its headers, and counts it.
         is_relayed = RELAYED in scope
+        exchange = _Exchange(
+            self, asked, receive, send if is_relayed else self._cors.wrap(scope, send)
+        )
         app = self._app
         if not is_relayed:
             app = (

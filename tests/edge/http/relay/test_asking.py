@@ -175,7 +175,8 @@ async def test_a_large_reply_arrives_whole() -> None:
 
 async def test_a_relayed_request_is_not_relayed_again() -> None:
     client = Client(echo)
-    await client.ask(**{RELAYED: object()})
+    already: dict[str, Any] = {RELAYED: object()}
+    await client.ask(**already)
     assert client.error == (503, "BROKER_NOT_AVAILABLE")
     assert client.peer.called == []
 

@@ -152,7 +152,7 @@ class Exchanges:
             del self._by_peer[key[0]]
 
     async def stop(self, grace_seconds: float) -> None:
-        """Call it when streams are told to end: replies are pulled within the grace period."""
+        """Call it when streams end: the rest of replies is pulled within the grace period."""
         self._is_stopping = True
         tasks = {exchange.serving for exchange in self._open.values()}
         if tasks:
