@@ -92,7 +92,7 @@ class Jobs:
         status: int = 200,
     ) -> Any:
         address = self.cluster.brokers[broker].http_address
-        reply = ask(address, method, self.path + rest, body, follows=False)
+        reply = ask(address, method, self.path + rest, body)
         assert reply.status == status, reply.body
         return reply.body
 
