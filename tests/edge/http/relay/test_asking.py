@@ -66,11 +66,12 @@ class Client:
     ) -> None:
         self.peer = Peer(app)
         self.relay = Relay(cast(Any, self.peer), 100)
+        self.cluster = SimpleNamespace(alive=frozenset(alive))
         brokers = {number: SimpleNamespace(listeners=()) for number in (1, 2)}
         session = session_over(
             broker_id=1,
             image=SimpleNamespace(brokers=brokers),
-            cluster=SimpleNamespace(alive=frozenset(alive)),
+            cluster=self.cluster,
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS, monotonic=lambda: 0.0),
         )
         self._visit = Visit(session, expires_at_ms)
@@ -270,6 +271,34 @@ async def test_a_stream_of_a_broker_that_dies_ends_with_an_error() -> None:
 
     await followed(client, stream, lose)
     assert last_event(client)["error"] == "BROKER_NOT_AVAILABLE"
+
+
+async def test_a_stream_of_a_broker_that_hangs_ends_when_it_counts_as_dead() -> None:
+    stream = Stream(EVENTS)
+    client = Client(stream)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def hang() -> None:
+        client.cluster.alive = frozenset({1})
+
+    await followed(client, stream, hang)
+    assert last_event(client)["error"] == "BROKER_NOT_AVAILABLE"
+    assert loop.time() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("method", "error"), [("GET", "BROKER_NOT_AVAILABLE"), ("POST", "NETWORK_EXCEPTION")]
+)
+async def test_a_change_that_a_broker_hangs_in_may_have_been_made(method: str, error: str) -> None:
+    async def hanging(scope: Any, receive: Any, send: Any) -> None:
+        client.cluster.alive = frozenset({1})
+        await asyncio.sleep(1000)
+
+    client = Client(hanging)
+    await client.ask(method)
+    assert client.error == (503, error)
+    await client.peer.serving.exchanges.stop(0)
 
 
 async def test_an_event_that_did_not_arrive_whole_is_not_made_one() -> None:

@@ -45,6 +45,7 @@ _HEADERS: Final = frozenset(
     }
 )
 """Of the request, that are passed on: never its credentials."""
+_ALIVE_CHECK_SECONDS: Final = 1.0
 _READS: Final = frozenset({"GET", "HEAD"})
 _EVENTS: Final = b"text/event-stream"
 _END_OF_EVENT: Final = b"\n\n"
@@ -124,11 +125,13 @@ class _RelayedResponse(Response):
         self._broker = broker
         self._visit = visit
         self._exchange = relay.new_exchange()
+        self._is_read = False
         self._is_begun = False
         self._is_stream = False
         self._is_between_events = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._is_read = scope["method"] in _READS
         body = await read_raw(Request(scope, receive), BODY_BYTES_MAX)
         leaving = asyncio.ensure_future(_disconnected(receive))
         stopping = asyncio.ensure_future(self._relay.stopping.wait())
@@ -157,7 +160,10 @@ class _RelayedResponse(Response):
         asking = asyncio.ensure_future(charged(work))
         try:
             watched: set[Future[Any]] = {asking, leaving, *others}
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            while not await _any_done(watched):
+                # One that hangs keeps its connection for long after others have taken over.
+                if self._broker not in self._visit.session.cluster.alive:
+                    raise self._not_responding()
             if leaving.done():
                 return None
             if not asking.done():
@@ -165,6 +171,13 @@ class _RelayedResponse(Response):
             return asking.result()
         finally:
             asking.cancel()
+
+    def _not_responding(self) -> RefusedError:
+        words = f"Broker {self._broker} serves this, and does not respond"
+        if self._is_begun or self._is_read:
+            return _unavailable(words)
+        # A change may have been made.
+        return RefusedError(ErrorCode.NETWORK_EXCEPTION, words)
 
     async def _open(self, scope: Scope, body: bytes) -> Part:
         session = self._visit.session
@@ -185,9 +198,9 @@ class _RelayedResponse(Response):
         try:
             return await self._relay.call(self._broker, PeerMethod.RELAY_OPEN, opening)
         except RefusedError as error:
-            raise self._refusal(error, is_read=scope["method"] in _READS) from None
+            raise self._refusal(error) from None
 
-    def _refusal(self, error: RefusedError, *, is_read: bool) -> RefusedError:
+    def _refusal(self, error: RefusedError) -> RefusedError:
         """Of a request that the other broker may not have received."""
         if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST):
             refusal = _unavailable(
@@ -195,7 +208,7 @@ class _RelayedResponse(Response):
             )
             refusal.hint = f"upgrade broker {self._broker}, or send the request to it"
             return refusal
-        if isinstance(error, NotSentError) or (is_read and error.code in _UNCERTAIN):
+        if isinstance(error, NotSentError) or (self._is_read and error.code in _UNCERTAIN):
             return _unavailable(f"Broker {self._broker} serves this: {error}")
         return error
 
@@ -235,6 +248,13 @@ class _RelayedResponse(Response):
             event = error_event(error)
             await send({"type": "http.response.body", "body": event, "more_body": False})
         # Otherwise the reply stays incomplete, so that the web server closes the connection.
+
+
+async def _any_done(watched: set[Future[Any]]) -> bool:
+    done, _ = await asyncio.wait(
+        watched, timeout=_ALIVE_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
+    return bool(done)
 
 
 async def _disconnected(receive: Receive) -> None:
