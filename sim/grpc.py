@@ -15,6 +15,7 @@ import msgspec
 from grpc import StatusCode, aio
 from msgspec import Struct
 
+from moldau.api.connections import ConnectionShown
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import handlers
@@ -314,6 +315,9 @@ class SimGrpcServer:
         self._serving = self._loop.create_task(
             self._loop.create_server(lambda: _ServerEnd(self), sock=self._socket)
         )
+
+    def open_connections(self, most: int, wall_ms: int) -> tuple[int, list[ConnectionShown]]:
+        return self._calls.clients.open_connections(most, wall_ms)
 
     async def stop(self, grace_seconds: float) -> None:
         """Refuse who waits and who comes, let calls finish for so long, then cut them."""

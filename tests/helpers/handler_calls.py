@@ -23,6 +23,7 @@ from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TimestampMs, Topic
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.connection import ALL_OVERLAP, Connection
 from moldau.net.replies import DeferredReply
+from moldau.net.traffic import Traffic
 from moldau.wire.framing import read_response_header
 from moldau.wire.registry import RESPONSES
 from moldau.wire.schema import Request, Response
@@ -114,6 +115,7 @@ class FakeConnection:
         self.state: object = None
         self.overlaps = ALL_OVERLAP
         self.deferred: DeferredReply | None = None
+        self.traffic = Traffic(0.0)
 
     def reply(self, chunks: Sequence[Chunk]) -> None:
         self.replies.append(b"".join(_bytes_of(chunk) for chunk in chunks))

@@ -524,6 +524,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.elect": one(lambda s: s.cluster.elect("orders", 0, ElectionType.PREFERRED)),
     "cluster.log_dirs": one(lambda s: s.cluster.log_dirs()),
     "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
+    "cluster.connections": one(lambda s: s.cluster.connections(2)),
+    "cluster.raft_groups": one(lambda s: s.cluster.raft_groups("", None, 10)),
     "cluster.report": one(lambda s: s.cluster.report().list_groups()),
     "cluster.overview": one(lambda s: s.cluster.overview()),
     "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),

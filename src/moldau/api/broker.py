@@ -5,10 +5,12 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.connections import Connections
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.offsets_at import OffsetsAt
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
+from moldau.api.raft_groups import RaftGroups
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.pages import TopicSearch
 from moldau.api.topic_groups import TopicGroups
@@ -64,6 +66,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     topic_stats: TopicStats
     group_lags: GroupLags
     overview: OverviewSampler
+    connections: Connections
+    raft_groups: RaftGroups
     appends: AppendForwarder
     queues: QueueService
     queue_admin: QueueAdmin

@@ -82,6 +82,10 @@ class Entrance:
         return self._access.public_metrics
 
     @property
+    def listener_name(self) -> str:
+        return self._access.name
+
+    @property
     def asks(self) -> bool:
         """Whether it matters what clients say of themselves."""
         return self._authenticator is not None

@@ -182,6 +182,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
     "cluster.report": _read(_DESCRIBE_CLUSTER),
     "cluster.overview": _read(_DESCRIBE_CLUSTER),
+    "cluster.connections": _read(_DESCRIBE_CLUSTER),
+    "cluster.raft_groups": _read(_DESCRIBE_CLUSTER),
     # Users, ACLs, quotas, and tokens for new brokers.
     "security.users": _read(_DESCRIBE_CLUSTER),
     "security.put_password": _change(_ALTER_CLUSTER),

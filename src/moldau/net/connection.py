@@ -37,6 +37,7 @@ from moldau.net.partial_frame import LENGTH_BYTES, QUIET_SECONDS_MAX, PartialFra
 from moldau.net.replies import DeferredReply
 from moldau.net.socket_writer import SocketWriter
 from moldau.net.tls.contexts import PeerCertificate
+from moldau.net.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class Connection(SocketWriter):
         "overlaps",
         "peer_certificate",
         "state",
+        "traffic",
     )
 
     def __init__(
@@ -165,6 +167,7 @@ class Connection(SocketWriter):
         is the first two bytes of a frame."""
         self.active_at = clock.monotonic()
         self._received_at = self.active_at
+        self.traffic = Traffic(self.active_at)
         self._queue_seconds = queue_seconds
         self._partial = PartialFrame(self._account, pool)
         self._frame_bytes = 0
@@ -203,6 +206,7 @@ class Connection(SocketWriter):
             self.close("closed by client")
             return
         self.active_at = self._received_at = self._clock.monotonic()
+        self.traffic.bytes_in += received
         if buffer is None:
             self._consume(self._pool.scratch_view, 0, received)
         else:
@@ -282,6 +286,7 @@ class Connection(SocketWriter):
                 or (position < end and monotonic() >= turn_ends)
             ):
                 self._pause()
+        self.traffic.requests += handled
         if handled and self._queue_seconds is not None:
             waited = began - self._received_at
             if handled > 1:
@@ -340,6 +345,7 @@ class Connection(SocketWriter):
             step = max(_MUTE_SECONDS_MIN, min(left, _MUTE_SECONDS_MAX))
             self._unmuting = self._loop.call_later(step, self._mute_on, seconds)
             self._account.yield_turn()
+            self.traffic.mute(self._clock.monotonic())
             self._pause()
         elif self._unmuting is not None:
             self._unmute()
@@ -373,6 +379,7 @@ class Connection(SocketWriter):
         if self._unmuting is not None:
             self._unmuting.cancel()
             self._unmuting = None
+            self.traffic.unmute(self._clock.monotonic())
             self._count_muted()
 
     def _unmute(self) -> None:
@@ -486,6 +493,11 @@ class Connection(SocketWriter):
             self._loop.call_soon(self._maybe_resume)
 
     # ---- closing
+
+    @property
+    def bytes_out(self) -> int:
+        """Sent to the client; with TLS before encryption, as `traffic.bytes_in`."""
+        return self._queued_bytes - self._out_bytes
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -4,7 +4,7 @@ import errno
 import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -105,6 +105,11 @@ class Listener:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """The oldest one first."""
+        return self._connections
 
     @property
     def inflight_bytes(self) -> int:

@@ -18,6 +18,7 @@ from moldau.raft.messages import InstallSnapshot
 from moldau.records.batch import BatchFormatError, BatchHeader
 from moldau.records.control import EndMarker, end_markers
 from moldau.replica.flusher import Flusher
+from moldau.replica.group_events import EventKind, describe_effect, describe_members, with_event
 from moldau.replica.peer_codec import (
     BatchRun,
     ControlPart,
@@ -75,6 +76,8 @@ class EffectExecutor:
             self._execute_rare(group, effect)
 
     def _execute_rare(self, group: RaftGroup, effect: RareEffect) -> None:  # noqa: C901 - one case each
+        if (event := describe_effect(effect, group.core.me, group.core.election.cause)) is not None:
+            self._note(group, *event)
         match effect:
             case e.SendSnapshot(broker):
                 peer = self._peers.get(broker)
@@ -111,6 +114,13 @@ class EffectExecutor:
             case _:
                 assert_never(effect)
 
+    def _note(self, group: RaftGroup, kind: EventKind, text: str) -> None:
+        group.events = with_event(group.events, self._monotonic(), kind, text)
+
+    def _note_members(self, group: RaftGroup, payload: bytes) -> None:
+        if text := describe_members(payload):
+            self._note(group, EventKind.MEMBERS, text)
+
     # ---- the log
 
     def flush_later(self, group: RaftGroup, size: int) -> None:
@@ -145,6 +155,8 @@ class EffectExecutor:
             self.flush_later(group, 0)
             for part in envelope.parts:
                 if isinstance(part, ControlPart):
+                    if part.kind is ControlKind.MEMBERSHIP:
+                        self._note_members(group, part.payload)
                     group.has_controls = True
                     self._flusher.request(group.flush_handle, 0)
         group.flush_handle.unflushed_bytes += size

@@ -14,6 +14,7 @@ from moldau.raft.progress import FOREVER, Progress
 from moldau.records.batch import BatchHeader
 from moldau.records.control import EndMarker
 from moldau.replica.flusher import FlushHandle
+from moldau.replica.group_events import GroupEvents
 from moldau.replica.log_view import GroupLog
 from moldau.replica.peer_codec import GroupKey, RaftEnvelope
 
@@ -85,6 +86,7 @@ class RaftGroup:
         "corruption_checked_at",
         "counted_epoch",
         "current_envelope",
+        "events",
         "failure",
         "flush_handle",
         "grown_at",
@@ -138,6 +140,8 @@ class RaftGroup:
         """By the core's time, in milliseconds."""
         self.grown_at = 0.0
         """When it appended first, since the core was stepped."""
+        self.events: GroupEvents = ()
+        """What it did lately, for people."""
         self.is_removed = False
         self.is_stepping = False
         self.queue: deque[Event] = deque()

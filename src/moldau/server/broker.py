@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.api.broker import Broker
+from moldau.api.connections import ConnectionSource
 from moldau.api.metric_sources import MetricSources
 from moldau.api.session import Sessions
 from moldau.control.cluster_service import ClusterService
@@ -29,7 +30,6 @@ from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
-from moldau.data.replica_safety import ReplicaSafety
 from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
@@ -46,6 +46,7 @@ from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
 from moldau.server.build_authentication import Authentication, super_users
+from moldau.server.build_cluster_lists import build_cluster_lists
 from moldau.server.build_coordination import CoordinationServices
 from moldau.server.build_metrics import build_metric_sources
 from moldau.server.build_overview import build_views
@@ -59,7 +60,7 @@ from moldau.server.build_protocols import (
     build_search,
 )
 from moldau.server.build_queues import build_queue_services
-from moldau.server.build_recovery import build_recovery
+from moldau.server.build_recovery import build_recovery, build_replica_safety
 from moldau.server.build_upkeep import build_cleaner, build_scrub, build_upkeep
 from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
@@ -212,7 +213,7 @@ class BrokerServer:
             on_removed=self._on_removed,
         )
         self._build_cluster(membership, http, transport, driver)
-        self._build_services(defaults, transport, membership.secret.value)
+        self._build_services(defaults, transport, driver, membership.secret.value)
         self._partitions.on_leadership = self._on_partition_leadership
         self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
@@ -400,22 +401,11 @@ class BrokerServer:
         serve(PeerMethod.TRANSFER_LEADERSHIP, self._cluster.on_transfer_request)
         self._replicated_offsets = ReplicatedOffsets(self._partitions, transport)
         serve(PeerMethod.REPLICATED_OFFSETS, self._replicated_offsets.on_request)
-        self._replica_safety = ReplicaSafety(
-            partitions=self._partitions,
-            driver=driver,
-            caller=transport,
-            clock=self._clock,
-            me=self._broker_id,
-            leader_of=self._cluster.leader_of,
+        self._replica_safety = build_replica_safety(
+            self._cluster, self._partitions, driver, transport, self._clock
         )
-        serve(PeerMethod.CAN_LOSE_REPLICA, self._replica_safety.on_request)
         self._recovery = build_recovery(
-            self._broker_id,
-            self._metadata,
-            self._partitions,
-            driver,
-            transport,
-            lambda: self._cluster.leaders,
+            self._cluster, self._metadata, self._partitions, driver, transport
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -431,7 +421,7 @@ class BrokerServer:
         )
 
     def _build_services(
-        self, defaults: dict[str, str], transport: Transport, secret: bytes
+        self, defaults: dict[str, str], transport: Transport, driver: RaftDriver, secret: bytes
     ) -> None:
         config = self._config
         topics = TopicService(
@@ -498,6 +488,7 @@ class BrokerServer:
             search=build_search(
                 self._broker_id, self._clock, self._cluster, self._partitions, fetch, transport
             ),
+            **build_cluster_lists(self._cluster, transport, driver, self._clock, self._servers),
             appends=appends,
             **build_queue_services(config, coordinators, fetch, appends),
             **coordinators.copies(self._disk),
@@ -509,6 +500,9 @@ class BrokerServer:
         self._authentication = Authentication(
             config, self._machine, self._storage.root, self._broker.security.users, secret
         )
+
+    def _servers(self) -> tuple[ConnectionSource | None, ...]:
+        return self._kafka, self._http, self._grpc
 
     def _metric_sources(self, kafka: KafkaServer, driver: RaftDriver) -> MetricSources:
         return build_metric_sources(
@@ -548,7 +542,7 @@ class BrokerServer:
         if (kafka := self._kafka) is not None:
             kafka.stop_accepting()
             if not self._flusher.failed:
-                await self._drain(kafka)
+                await kafka.drain(_DRAIN_SECONDS_MAX, self._end_waits)
             kafka.close()
             await kafka.stop_handlers()
         await self._authentication.stop()
@@ -576,13 +570,9 @@ class BrokerServer:
         if self._driver is not None:
             self._driver.stop()
 
-    async def _drain(self, kafka: KafkaServer) -> None:
-        kafka.drain()
-        deadline = self._clock.monotonic() + _DRAIN_SECONDS_MAX
-        while kafka.connection_count and self._clock.monotonic() < deadline:
-            self._broker.fetch.complete_all()
-            self._coordinators.reject_waiting()
-            await asyncio.sleep(0.01)
+    def _end_waits(self) -> None:
+        self._broker.fetch.complete_all()
+        self._coordinators.reject_waiting()
 
     async def abandon(self) -> None:
         """The start failed or was interrupted: release the ports and the directory."""

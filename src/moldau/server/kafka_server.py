@@ -1,11 +1,15 @@
 """All Kafka listeners of a broker: each with its own dispatcher, TLS and rules of access."""
 
+import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
+from moldau.api.connections import ConnectionShown
 from moldau.api.metric_sources import OneListener
 from moldau.api.session import ListenerAccess, Sessions
+from moldau.edge.kafka.client_connections import shown
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.served_apis import APIS
 from moldau.edge.kafka.turn_order import LargeRequests
@@ -27,6 +31,7 @@ from moldau.server.derived_config import runtime_defaults
 from moldau.server.descriptors import connections_allowed, raise_limit
 from moldau.server.ports import ReservedPort
 
+_DRAIN_POLL_SECONDS: Final = 0.01
 _TLS_PER_SECOND_MAX: Final = 100
 """New connections of one address, unless configured: a handshake costs far more than an accept."""
 
@@ -61,6 +66,7 @@ class KafkaServer:
     ) -> None:
         """Raises ConfigError if certificates cannot be used."""
         kafka = config.kafka
+        self._clock = clock
         self._budget = ByteBudget(kafka.inflight_bytes_max)
         limits = _connection_limits(kafka)
         large = LargeRequests()
@@ -105,9 +111,14 @@ class KafkaServer:
         for listener in self._listeners:
             listener.stop_accepting()
 
-    def drain(self) -> None:
+    async def drain(self, seconds_max: float, end_waits: Callable[[], None]) -> None:
+        """Let connections finish their pending requests; `end_waits` ends those that wait."""
         for listener in self._listeners:
             listener.drain()
+        deadline = self._clock.monotonic() + seconds_max
+        while self.connection_count and self._clock.monotonic() < deadline:
+            end_waits()
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -176,6 +187,16 @@ class KafkaServer:
 
     def queue_seconds(self) -> Histogram:
         return total(listener.queue_seconds for listener in self._listeners)
+
+    def open_connections(self, most: int, wall_ms: int) -> tuple[int, list[ConnectionShown]]:
+        """See `ConnectionSource`."""
+        now = self._clock.monotonic()
+        found = [
+            shown(connection, dispatcher.principal_of(connection), listener.name, now, wall_ms)
+            for listener, dispatcher in zip(self._listeners, self._dispatchers, strict=True)
+            for connection in islice(listener.connections, max(0, most))
+        ]
+        return self.connection_count, found[: max(0, most)]
 
     def by_listener(self) -> list[OneListener]:
         return [

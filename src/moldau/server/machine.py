@@ -12,6 +12,7 @@ from asyncio import AbstractEventLoop
 from pathlib import Path
 from typing import Final, Protocol
 
+from moldau.api.connections import ConnectionShown
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import SlowLoopTurns
 from moldau.client.cluster_client import ClusterClient
@@ -71,6 +72,10 @@ class GrpcServer(Protocol):
     def bind(self, host: str, port: int) -> tuple[str, int]: ...
 
     def start(self) -> None: ...
+
+    def open_connections(self, most: int, wall_ms: int) -> tuple[int, list[ConnectionShown]]:
+        """See `ConnectionSource`."""
+        ...
 
     async def stop(self, grace_seconds: float) -> None: ...
 

@@ -69,10 +69,12 @@ EXPECTED: Final = {
     # Addresses, which every client needs.
     "GET /api/v1/brokers": Expected(401, 200, 200),
     "GET /api/v1/brokers/{broker}": Expected(401, 403, 403),
+    "GET /api/v1/brokers/{broker}/connections": Expected(401, 403, 403),
     "GET /api/v1/brokers/{broker}/log-levels": Expected(401, 403, 403),
     "POST /api/v1/brokers/{broker}/log-levels": Expected(
         401, 403, 403, {"levels": {"raft": "debug"}}
     ),
+    "GET /api/v1/raft": Expected(401, 403, 403),
     "GET /api/v1/groups": Expected(401, 200, 200, hides=True),
     "GET /api/v1/groups/{group}": Expected(401, 403, 200),
     "GET /api/v1/queues": Expected(401, 200, 200, hides=True),

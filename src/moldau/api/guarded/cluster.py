@@ -7,12 +7,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moldau.api.broker import Broker
+from moldau.api.connections import ConnectionList
 from moldau.api.guard import Guard
 from moldau.api.guarded.topics import unknown_topic
 from moldau.api.local_replicas import LocalReplica
 from moldau.api.lookup import remote_leader
 from moldau.api.metrics_view import MetricsView
 from moldau.api.overview.sampler import Shown
+from moldau.api.raft_groups import RaftGroupList, parse_after
 from moldau.metadata.config_types import shown
 from moldau.metadata.image import Broker as RegisteredBroker
 from moldau.metadata.image import Partition, Topic, brokers_at
@@ -227,6 +229,23 @@ class GuardedCluster:
         if not self._guard.access.public_metrics:
             self._guard.check("cluster.metrics", _CLUSTER)
         return MetricsView(self._broker)
+
+    async def connections(self, broker_id: int) -> ConnectionList:
+        """The clients of a broker. Their addresses are not for everyone."""
+        self._guard.check("cluster.connections", _CLUSTER, about=f"broker {broker_id}")
+        return await self._broker.connections.of(broker_id)
+
+    async def raft_groups(self, search: str, after: str | None, limit: int) -> RaftGroupList:
+        """A page of the groups, without those of topics that the client may not describe."""
+        guard = self._guard
+        guard.check("cluster.raft_groups", _CLUSTER)
+        place = None if after is None else parse_after(after)
+        return await self._broker.raft_groups.page(
+            lambda topic: guard.sees("cluster.topology", _TOPIC, topic),
+            search=search,
+            after=place,
+            limit=limit,
+        )
 
     def report(self) -> MetricsView:
         """What the report of this broker is made of. It is never for every client."""

@@ -19,6 +19,7 @@ from moldau.api.entrance import Entrance, Visit
 from moldau.api.queues import invalid
 from moldau.api.session import Session
 from moldau.edge.grpc.caller import authorization_of, certificate_of, host_of
+from moldau.edge.grpc.clients import GrpcClients
 from moldau.edge.grpc.errors import (
     SILENT,
     STOPPING,
@@ -138,6 +139,7 @@ class Calls:
         self._entrance = entrance
         self._addresses = AddressLimits(calls_per_address_max, what="calls")
         self._loop = asyncio.get_running_loop()
+        self.clients = GrpcClients(self._loop.time, entrance.listener_name or "grpc")
         self._request_seconds_max = request_seconds_max
         self._silent: dict[asyncio.Task[Any], float] = {}
         """Calls whose request has not arrived, and until when it must; the oldest one first."""
@@ -241,6 +243,7 @@ class Calls:
             if reason := self._addresses.refusal(host):
                 raise RefusedCallError(too_many_calls(reason))
             self._addresses.opened(host)
+            client = self.clients.began(context)
             try:
                 try:
                     if entrance.asks:
@@ -255,9 +258,14 @@ class Calls:
                         # long it has to wait.
                         await self.request(context, stream_of)
                     raise
+                client.entered(visit.session.principal)
                 return await visit.charged(serve(visit, context))
+            except (MoldauError, AuthenticationError):
+                client.errors += 1
+                raise
             finally:
                 self._addresses.closed(host)
+                self.clients.ended(client)
 
         return self.public(enter)
 

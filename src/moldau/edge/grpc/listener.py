@@ -17,6 +17,7 @@ from grpc import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import Struct
 
+from moldau.api.connections import ConnectionShown
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import CALLS_PER_ADDRESS_MAX, Calls
 from moldau.edge.grpc.health import HEALTH_SERVICE, HealthChecks
@@ -117,6 +118,11 @@ class GrpcListener:
         self._server = server
         self._starting = self._loop.create_task(self._serve(server))
         self._starting.add_done_callback(_log_failure)
+
+    def open_connections(self, most: int, wall_ms: int) -> tuple[int, list[ConnectionShown]]:
+        if self._server is None:
+            return 0, []
+        return self._calls.clients.open_connections(most, wall_ms)
 
     async def _serve(self, server: aio.Server) -> None:
         await server.start()

@@ -33,6 +33,7 @@ from moldau.edge.http import (
     overview,
     queue_admin,
     queues,
+    raft,
     records,
     report,
     search,
@@ -41,6 +42,9 @@ from moldau.edge.http import (
     topic_queries,
     topics,
     topology,
+)
+from moldau.edge.http import (
+    connections as connection_list,
 )
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts
@@ -105,6 +109,8 @@ def build_app(
             *queue_admin.routes(),
             *cluster.routes(),
             *log_levels.routes(),
+            *connection_list.routes(),
+            *raft.routes(),
             *joins.routes(),
             *backup.routes(),
             *openapi.routes(),

@@ -23,6 +23,7 @@ from moldau.net.tls.contexts import TlsContexts
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from moldau.api.connections import ConnectionShown
     from moldau.api.entrance import Entrance
     from moldau.api.metric_sources import MetricSources
     from moldau.edge.http.web_server import WebServer
@@ -44,9 +45,11 @@ class HttpListener:
         sockets: Sockets = OS_SOCKETS,
         tls: TlsContexts | None = None,
         clock: Clock | None = None,
+        name: str = "http",
     ) -> None:
         """`make_app` is called in a thread, for the first connection or relayed request; `on_stop`
         must end responses that stream indefinitely."""
+        self._name = name
         self._sockets = sockets
         self._tls = tls
         self._clock = clock
@@ -100,6 +103,14 @@ class HttpListener:
         from moldau.edge.http.web_server import WebServer
 
         return WebServer(app, self._limits, self._counted, self._tls, self._clock)
+
+    def open_connections(self, most: int, wall_ms: int) -> "tuple[int, list[ConnectionShown]]":
+        """See `ConnectionSource`."""
+        if self._server is None:
+            return 0, []
+        now, found = self._loop.time(), self._server.traffics
+        found.sort(key=lambda traffic: traffic.opened_at)
+        return len(found), [one.shown(self._name, now, wall_ms) for one in found[: max(0, most)]]
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """An internal error ends HTTP only: Kafka clients are still served."""
@@ -193,6 +204,7 @@ def listener_for(
         sockets=sockets,
         tls=tls,
         clock=clock,
+        name=entrance.listener_name or "http",
     )
     listener.exchanges = Exchanges(loop=loop, load=listener.app, queued_bytes=peers.queued_bytes)
     return listener

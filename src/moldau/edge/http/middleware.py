@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from moldau.edge.http.client_connections import ConnectionTraffic, traffic_of
 from moldau.edge.http.cors import Cors
 from moldau.edge.http.hosts import Hosts, with_origin_form
 from moldau.edge.http.relay.serving import RELAYED
@@ -61,11 +62,14 @@ class LimitsMiddleware:
             await self._app(scope, receive, send)
             return
         began = perf_counter()
+        traffic = traffic_of(scope)
+        if traffic is not None:
+            traffic.asked(scope)
         asked = with_origin_form(scope)
         # The broker that relays a request has checked it, adds its headers, and counts it.
         is_relayed = RELAYED in scope
         exchange = _Exchange(
-            self, asked, receive, send if is_relayed else self._cors.wrap(scope, send)
+            self, asked, receive, send if is_relayed else self._cors.wrap(scope, send), traffic
         )
         app = self._app
         if not is_relayed:
@@ -79,6 +83,8 @@ class LimitsMiddleware:
             await app(asked, exchange.receive, exchange.send)
         finally:
             exchange.release_body()
+            if traffic is not None and exchange.status:
+                traffic.answered(exchange.status)
             if not is_relayed:
                 self._count(scope["method"], exchange, perf_counter() - began)
 
@@ -123,13 +129,20 @@ class _Exchange:
         "_scope",
         "_send",
         "_start",
+        "_traffic",
         "status",
         "streams",
     )
 
     def __init__(
-        self, limits: LimitsMiddleware, scope: Scope, receive: Receive, send: Send
+        self,
+        limits: LimitsMiddleware,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        traffic: ConnectionTraffic | None,
     ) -> None:
+        self._traffic = traffic
         self._limits = limits
         self._scope = scope
         self._receive = receive
@@ -156,6 +169,8 @@ class _Exchange:
             self._limits.release(self._body_bytes, self._holder)
 
     async def send(self, message: Message) -> None:
+        if self._traffic is not None:
+            self._traffic.sent(message)
         if message["type"] == "http.response.start":
             # Sent once the memory for the body is reserved.
             self._start = message

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import moldau
+from moldau.api.connections import ConnectionList
+from moldau.api.raft_groups import RaftGroupList
 from moldau.api.types import INT_MAX, LONG_MAX
 from moldau.edge.http import tail
 from moldau.edge.http.group_operations import GROUP_OPERATIONS
@@ -254,6 +256,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/v1/brokers/{broker}"): Operation(
         "showBroker", "Describe a broker and its settings", {200: BrokerShown}, {}, refusals=(404,)
     ),
+    ("GET", "/api/v1/brokers/{broker}/connections"): Operation(
+        "listConnections",
+        "The clients of a broker, by connection",
+        {200: ConnectionList},
+        {},
+        refusals=(404,),
+    ),
     ("GET", "/api/v1/brokers/{broker}/log-levels"): Operation(
         "showLogLevels",
         "The levels of a broker's log, by component",
@@ -268,6 +277,16 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {},
         body=LogLevelsWanted,
         refusals=(404,),
+    ),
+    ("GET", "/api/v1/raft"): Operation(
+        "listRaftGroups",
+        "Raft groups of the cluster, in pages: leaders, members and their lag, recent events",
+        {200: RaftGroupList},
+        {
+            "search": {**_TEXT, "description": "Only groups with this in their name."},
+            **_LIMIT,
+            "after": {"type": "string", "pattern": "^metadata$|./[0-9]{1,10}$"},
+        },
     ),
     ("GET", "/api/v1/groups"): Operation(
         "listGroups",

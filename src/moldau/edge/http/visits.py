@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moldau.api.entrance import Entrance, Visit
 from moldau.api.session import Session
+from moldau.edge.http.client_connections import traffic_of
 from moldau.edge.http.console_files import is_for_everyone
 from moldau.edge.http.relay.messages import Visitor
 from moldau.edge.http.relay.serving import RELAYED
@@ -67,6 +68,9 @@ class Visits:
             await respond_refusal(error)(scope, receive, send)
             return
         scope[_VISIT] = visit
+        if not is_public and (traffic := traffic_of(scope)) is not None:
+            principal = visit.session.principal
+            traffic.user = "" if principal == ANONYMOUS else principal.name
         work = self._app(scope, receive, send)
         # Unknown clients may ask for what is public: nobody pays for them.
         await (work if is_public else visit.charged(work))

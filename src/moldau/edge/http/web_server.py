@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from moldau.edge.http.client_connections import CONNECTION, ConnectionTraffic
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.places import Places
 from moldau.edge.http.responses import RETRY_SECONDS, respond_error
@@ -80,6 +81,8 @@ class BoundedProtocol(H11Protocol):
     places: "Places[BoundedProtocol]"
     clock: Clock | None
 
+    traffic = ConnectionTraffic("", 0.0)
+    """Replaced when the connection is made."""
     _host = ""
     _expires_ms = float("inf")
     _request_timer: TimerHandle | None = None
@@ -95,6 +98,9 @@ class BoundedProtocol(H11Protocol):
             transport.abort()
             return
         self._host = self.client[0] if self.client else ""
+        address = f"{self.client[0]}:{self.client[1]}" if self.client else ""
+        self.traffic = ConnectionTraffic(address, self.loop.time())
+        self.app_state = {**self.app_state, CONNECTION: self.traffic}
         loser = self.places.take(self, self._host)
         if loser is not None:
             self.counted.refused_total += 1
@@ -154,6 +160,8 @@ class BoundedProtocol(H11Protocol):
             # resumed does not verify it again.
             self.transport.close()
             return
+        self.traffic.active_at = self.loop.time()
+        self.traffic.bytes_in += len(data)
         super().data_received(data)
         # Head or body is incomplete, or the reply was sent before the body was complete.
         if self._settle_place():
@@ -162,6 +170,7 @@ class BoundedProtocol(H11Protocol):
             self._forget_request_timer()
 
     def on_response_complete(self) -> None:
+        self.traffic.active_at = self.loop.time()
         super().on_response_complete()
         if self._settle_place() and not self.cycle.response_complete:
             # The next request has arrived in part, and its rest may never come.
@@ -332,6 +341,13 @@ class WebServer(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):
                     await self._stopping.wait()
+
+    @property
+    def traffics(self) -> list[ConnectionTraffic]:
+        """Of all open connections."""
+        return [
+            one.traffic for one in self.server_state.connections if isinstance(one, BoundedProtocol)
+        ]
 
     def stop(self) -> None:
         self.should_exit = True

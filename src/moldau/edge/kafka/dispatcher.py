@@ -68,6 +68,9 @@ class Dispatcher:
             self._refuse(connection, key, version, correlation_id)
             return
         self._counts[key] += 1
+        traffic = connection.traffic
+        if traffic.client_id != client_id:
+            traffic.called(client_id)
         # Appends keep their order while they wait for other brokers. All other requests are handled
         # after the earlier ones of the connection are done.
         connection.overlaps = key if key == ApiKey.PRODUCE else NONE_OVERLAP
@@ -97,6 +100,8 @@ class Dispatcher:
         if result is None:
             return
         if isinstance(result, Response):
+            if getattr(result, "error_code", 0):
+                traffic.errors += 1
             body = result.encode(version)
             connection.reply(frame_response(key, version, correlation_id, body))
             call.record_duration()
@@ -131,6 +136,11 @@ class Dispatcher:
             CLIENT_ID.reset(client_id)
             ON_STEP.reset(on_step)
             throttle.pause()
+
+    def principal_of(self, connection: Connection) -> Principal | None:
+        """None before the first request of a client."""
+        session = self._sessions.get(connection)
+        return None if session is None else session.principal
 
     def on_closed(self, connection: Connection) -> None:
         """The connection itself abandons its deferred replies."""

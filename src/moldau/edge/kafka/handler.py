@@ -80,6 +80,10 @@ class Call:
         self.reply_later = self.connection.defer()
         return self.reply_later
 
+    def failed(self) -> None:
+        """It is answered with an error, of the whole or of a part."""
+        self.connection.traffic.errors += 1
+
     def no_reply(self) -> None:
         if self.reply_later is None:
             self.connection.no_reply()
@@ -95,6 +99,8 @@ class Call:
         self.seconds.sum += seconds
 
     def reply(self, response: Response) -> None:
+        if getattr(response, "error_code", 0):
+            self.failed()
         body = response.encode(self.version)
         if self.throttle is not None:
             body = self.throttle.answered(response, self.api_key, self.version, body)

@@ -85,11 +85,13 @@ class PendingProduce:
 
 def close_failed(call: Call, reason: object = "") -> None:
     """There are no replies with acks=0: closing the connection reports the failure."""
+    call.failed()
     call.connection.close("a produce with acks=0 failed" + (f": {reason}" if reason else ""))
 
 
 def with_leaders(call: Call, response: ProduceResponse) -> ProduceResponse:
     """Adds the leader and its address to partitions that another broker leads (KIP-951)."""
+    call.failed()
     nodes: dict[int, ProduceNode] = {}
     for topic in response.topics:
         for partition in topic.partitions:

@@ -44,3 +44,5 @@ class PeerMethod(IntEnum):
     BROKER_SAMPLE = 63
     TOPIC_STATS = 64
     GROUP_LAGS = 65
+    LIST_CONNECTIONS = 70
+    DESCRIBE_RAFT_GROUPS = 71

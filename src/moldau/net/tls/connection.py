@@ -278,6 +278,7 @@ class TlsConnection(TlsWriting, Connection):
                 self.close(f"TLS failed: {describe(error)}")
                 return
             if end > start:
+                self.traffic.bytes_in += end - start
                 if buffer is None:
                     self._consume(view, 0, end)
                 else:

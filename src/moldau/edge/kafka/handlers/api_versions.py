@@ -40,6 +40,7 @@ def advertise(apis: list[Api]) -> None:
 
 
 def handle(call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    call.connection.traffic.runs(request.client_software_name, request.client_software_version)
     return ApiVersionsResponse(
         api_keys=_advertised,
         supported_features=_SUPPORTED,

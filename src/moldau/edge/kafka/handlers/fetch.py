@@ -107,7 +107,7 @@ class _Operation:
         self._call.connection.on_next = None
         if self._call.throttle is not None:
             self._call.throttle.resume()
-        position = 0
+        position = failures = 0
         nodes: dict[int, FetchNode] = {}
         topics: list[FetchResponseTopic] = []
         for topic in self._topics:
@@ -125,6 +125,7 @@ class _Operation:
                 )
                 partitions.append(answer)
                 if result.error is not ErrorCode.NONE:
+                    failures += 1
                     self._name_leader(self._wanted[position].topic, answer, nodes)
                 position += 1
             topics.append(
@@ -132,6 +133,8 @@ class _Operation:
                     topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
                 )
             )
+        if failures:
+            self._call.failed()
         response = FetchResponse(topics=topics)
         if nodes:
             response.node_endpoints = list(nodes.values())

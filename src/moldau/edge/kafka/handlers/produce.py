@@ -200,6 +200,7 @@ def _refuse_all(call: Call, request: ProduceRequest, code: ErrorCode) -> Produce
     if request.acks == ACKS_NONE:
         close_failed(call, code.name)
         return None
+    call.failed()
     refusal = RefusedError(code)
     return ProduceResponse(
         topics=[
