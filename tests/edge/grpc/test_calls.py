@@ -341,6 +341,9 @@ def test_a_stream_over_the_quota_ends_after_its_first_request() -> None:
         def peer(self) -> str:
             return "ipv4:192.0.2.1:5000"
 
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return ()
+
         async def read(self) -> pb.SendBatchRequest:
             events.append("read")
             return pb.SendBatchRequest()
