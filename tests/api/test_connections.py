@@ -14,7 +14,7 @@ from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
 
 
-def one(address: str) -> ConnectionShown:
+def one(address: str, opened_at_ms: int = 1) -> ConnectionShown:
     return ConnectionShown(
         client_id="c",
         software="s",
@@ -23,7 +23,7 @@ def one(address: str) -> ConnectionShown:
         address=address,
         listener="kafka",
         protocol="kafka",
-        opened_at_ms=1,
+        opened_at_ms=opened_at_ms,
         requests=2,
         bytes_in=3,
         bytes_out=4,
@@ -77,6 +77,21 @@ def test_of_too_many_the_number_is_exact(monkeypatch):
     found = run_virtually(World().connections.of(1))
     assert [each.address for each in found.connections] == ["a"]
     assert (found.count, found.is_cut) == (3, True)
+
+
+def test_the_oldest_come_first_whatever_their_protocol():
+    world = World()
+    found = [one("new", 3), one("old", 1), one("middle", 2)]
+
+    class Mixed:
+        def open_connections(self, most, wall_ms):
+            return 3, list(found)
+
+    world.connections = Connections(
+        me=BrokerId(1), cluster=world, caller=world, clock=world, sources=lambda: (Mixed(),)
+    )
+    listed = run_virtually(world.connections.of(1)).connections
+    assert [each.address for each in listed] == ["old", "middle", "new"]
 
 
 def test_another_broker_is_asked():

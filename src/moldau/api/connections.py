@@ -4,6 +4,7 @@ The protocol servers count, each in its own way; this asks them, and other broke
 """
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -111,9 +112,11 @@ class Connections:
         for source in self._sources():
             if source is None:
                 continue
-            count, found = source.open_connections(SHOWN_MAX - len(shown), wall_ms)
+            count, found = source.open_connections(SHOWN_MAX, wall_ms)
             total += count
             shown += found
+        shown.sort(key=attrgetter("opened_at_ms"))
+        del shown[SHOWN_MAX:]
         return ConnectionList(
             broker=self._me, connections=shown, count=total, is_cut=total > len(shown)
         )

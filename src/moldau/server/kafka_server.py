@@ -4,6 +4,7 @@ import asyncio
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from moldau.api.connections import ConnectionShown
@@ -194,9 +195,10 @@ class KafkaServer:
         found = [
             shown(connection, dispatcher.principal_of(connection), listener.name, now, wall_ms)
             for listener, dispatcher in zip(self._listeners, self._dispatchers, strict=True)
-            for connection in islice(listener.connections, max(0, most))
+            for connection in islice(listener.connections, most)
         ]
-        return self.connection_count, found[: max(0, most)]
+        found.sort(key=attrgetter("opened_at_ms"))
+        return self.connection_count, found[:most]
 
     def by_listener(self) -> list[OneListener]:
         return [

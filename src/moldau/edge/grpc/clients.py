@@ -88,7 +88,7 @@ class GrpcClients:
             if not self._is_gone(client, now)
         ]
         found.sort(key=lambda one: one[1].opened_at)
-        shown = [self._show(peer, client, now, wall_ms) for peer, client in found[: max(0, most)]]
+        shown = [self._show(peer, client, now, wall_ms) for peer, client in found[:most]]
         return len(found), shown
 
     def _show(self, peer: str, client: GrpcClient, now: float, wall_ms: int) -> ConnectionShown:

@@ -110,7 +110,7 @@ class HttpListener:
             return 0, []
         now, found = self._loop.time(), self._server.traffics
         found.sort(key=lambda traffic: traffic.opened_at)
-        return len(found), [one.shown(self._name, now, wall_ms) for one in found[: max(0, most)]]
+        return len(found), [one.shown(self._name, now, wall_ms) for one in found[:most]]
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         """An internal error ends HTTP only: Kafka clients are still served."""
