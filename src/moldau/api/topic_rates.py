@@ -26,37 +26,46 @@ class _Note(NamedTuple):
     written: Mapping[str, tuple[int, int]]
 
 
+_NOTHING: Final = (0, 0)
+
+
+class RateSpan:
+    """From an earlier note until now."""
+
+    def __init__(self, old: _Note, new: _Note) -> None:
+        self._old = old.written
+        self._new = new.written
+        self._seconds = new.at - old.at
+
+    def of(self, topic: str) -> TopicRate:
+        before_bytes, before_records = self._old.get(topic, _NOTHING)
+        count, records = self._new.get(topic, _NOTHING)
+        # A topic that was created again counts anew.
+        rise, more = max(0, count - before_bytes), max(0, records - before_records)
+        return TopicRate(rise / self._seconds, more / self._seconds)
+
+
 class TopicRates:
     def __init__(self, clock: Clock, replicas: LocalReplicas) -> None:
         self._clock = clock
         self._replicas = replicas
         self._notes: deque[_Note] = deque()
 
-    def note(self) -> _Note:
-        """The counters of now."""
-        now = self._clock.monotonic()
-        notes = self._notes
+    def note(self) -> None:
+        """The counters of now, unless that was done just before."""
+        notes, now = self._notes, self._clock.monotonic()
         while notes and now - notes[0].at > _MOST_SECONDS:
             notes.popleft()
+        if not notes or now - notes[-1].at >= _LEAST_SECONDS:
+            notes.append(_Note(now, self._replicas.written_by_topic()))
         while len(notes) > 1 and now - notes[1].at >= _LEAST_SECONDS:
             # The oldest is not needed: the second is old enough.
             notes.popleft()
-        current = _Note(now, self._replicas.written_by_topic())
-        if not notes or now - notes[-1].at >= _LEAST_SECONDS:
-            notes.append(current)
-        return current
 
-    def rates(self) -> Mapping[str, TopicRate] | None:
-        """Of all topics that this broker served since its start; None: not known yet."""
-        current = self.note()
-        base = self._notes[0]
-        seconds = current.at - base.at
-        if seconds < _LEAST_SECONDS:
+    def span(self) -> RateSpan | None:
+        """None: nothing to compare with yet."""
+        self.note()
+        base, now = self._notes[0], self._clock.monotonic()
+        if now - base.at < _LEAST_SECONDS:
             return None
-        found = {}
-        for topic, (count, records) in current.written.items():
-            before_bytes, before_records = base.written.get(topic, (0, 0))
-            found[topic] = TopicRate(
-                max(0, count - before_bytes) / seconds, max(0, records - before_records) / seconds
-            )
-        return found
+        return RateSpan(base, _Note(now, self._replicas.written_by_topic()))

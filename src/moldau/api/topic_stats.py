@@ -13,7 +13,7 @@ import msgspec
 
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.quotas import charged
-from moldau.api.topic_rates import TopicRates
+from moldau.api.topic_rates import RateSpan, TopicRates
 from moldau.control.cluster_service import ClusterService
 from moldau.metadata.image import Topic
 from moldau.model.errors import RefusedError
@@ -25,7 +25,7 @@ from moldau.net.peers.methods import PeerMethod
 log = logging.getLogger(__name__)
 
 _CALL_SECONDS_MAX: Final = 3.0
-_PARTITIONS_PER_TURN: Final = 500
+_PARTITIONS_PER_TURN: Final = 200
 _TOPICS_PER_CALL_MAX: Final = 10_000
 
 
@@ -100,43 +100,37 @@ class TopicStats:
         return msgspec.msgpack.encode(await self._here(decode_request(_decode_ids, payload)))
 
     async def _here(self, ids: Iterable[bytes]) -> list[TopicPart | None]:
-        rates = self._rates.rates()
-        find = self._replicas.get
+        rates = self._rates.span()
         parts: list[TopicPart | None] = []
         done = 0
         for topic_id in ids:
             topic = self._cluster.image.topic_by_id(TopicId(topic_id))
-            if topic is None:
-                parts.append(None)
-                continue
-            led = records = log_bytes = 0
-            for partition in topic.partitions:
-                replica = find(topic.name, partition.index)
-                if replica is not None and replica.is_leader:
-                    led += 1
-                    records += max(0, replica.high_watermark - replica.start_offset)
-                    log_bytes += replica.size_bytes
-            rate = None if rates is None else rates.get(topic.name)
-            bytes_in = records_in = 0.0
-            if rate is not None:
-                bytes_in, records_in = rate
-            is_known = rates is not None
-            parts.append(
-                TopicPart(
-                    led,
-                    records,
-                    log_bytes,
-                    bytes_in if is_known else None,
-                    records_in if is_known else None,
-                )
-                if led
-                else None
-            )
-            done += 1 + len(topic.partitions)
+            parts.append(None if topic is None else self._part(topic, rates))
+            done += 1 if topic is None else 1 + len(topic.partitions)
             if done >= _PARTITIONS_PER_TURN:
                 done = 0
                 await asyncio.sleep(0)
         return parts
+
+    def _part(self, topic: Topic, rates: RateSpan | None) -> TopicPart | None:
+        """None without a partition that is led here."""
+        led = records = log_bytes = 0
+        for partition in topic.partitions:
+            replica = self._replicas.get(topic.name, partition.index)
+            if replica is not None and replica.is_leader:
+                led += 1
+                records += max(0, replica.high_watermark - replica.start_offset)
+                log_bytes += replica.size_bytes
+        if not led:
+            return None
+        rate = None if rates is None else rates.of(topic.name)
+        return TopicPart(
+            led,
+            records,
+            log_bytes,
+            None if rate is None else rate.bytes_in,
+            None if rate is None else rate.records_in,
+        )
 
 
 def _added(parts: Sequence[TopicPart]) -> TopicFigures:

@@ -19,7 +19,7 @@ from moldau.model.ids import BrokerId
 
 NAMED_MAX: Final = 100
 """Partitions of each kind that are named; all are counted."""
-_PARTITIONS_PER_TURN: Final = 500
+_PARTITIONS_PER_TURN: Final = 200
 _EVERY_SECONDS: Final = 10.0
 """A scan this old is renewed: this broker may see changes that nobody announces."""
 

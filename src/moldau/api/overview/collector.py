@@ -17,7 +17,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
 from moldau.model.ids import BrokerId
 
-_REPLICAS_PER_TURN: Final = 500
+_REPLICAS_PER_TURN: Final = 200
 _PRODUCE: Final = "Produce"
 
 
@@ -67,7 +67,9 @@ class SampleCollector:
                 await asyncio.sleep(0)
         lag = await self._lags.totals()
         self._topic_rates.note()
+        await asyncio.sleep(0)
         traffic = self._replicas.total_traffic(self._cluster.image.topics)
+        await asyncio.sleep(0)
         used, started = memory(), started_at()
         return BrokerSample(
             at=self._clock.monotonic(),
