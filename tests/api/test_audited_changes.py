@@ -127,6 +127,28 @@ ROWS: list[Row] = [
         ["orders: 0=1"],
     ),
     (
+        "groups.reset",
+        lambda s: s.groups.reset(
+            "billing",
+            topic("orders", (1,)),
+            dict.fromkeys(range(51), 7),
+            removes_members=False,
+            validate_only=True,
+        ),
+        [
+            "only validated: orders: " + ", ".join(f"{index}=7" for index in range(50)),
+            "only validated: orders: 50=7",
+            "only validated: ",
+        ],
+    ),
+    (
+        "groups.reset",
+        lambda s: s.groups.reset(
+            "billing", topic("orders", (1,)), {0: 7}, removes_members=True, validate_only=False
+        ),
+        ["members removed, orders: 0=7", ""],
+    ),
+    (
         "groups.delete_offsets",
         lambda s: s.groups.delete_offsets(
             "billing", [PARTITION, TopicPartition("orders", PartitionIndex(1))]

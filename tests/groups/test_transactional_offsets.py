@@ -12,6 +12,7 @@ from moldau.groups.coordinator import GroupCoordinator
 from moldau.groups.events import (
     CommitTransactionOffsets,
     OffsetToCommit,
+    ResetOffsets,
     TransactionEnded,
     TransactionEnding,
 )
@@ -160,6 +161,17 @@ def test_a_later_commit_wins_over_one_that_was_pending(world, transactions):
     assert transactions.unstable() == frozenset()
     transactions.end()
     assert world.committed() == {a: 9}
+
+
+def test_a_reset_wins_over_an_offset_that_is_pending(world, transactions):
+    a = world.tp("t")
+    transactions.commit({a: 5})
+    offset = OffsetToCommit(partition=a, offset=Offset(2))
+    reply = world.reply(world.send(ResetOffsets, group_id="g", offsets=(offset,)))
+    assert reply.error is NONE
+    transactions.end()
+    assert world.committed() == {a: 2}
+    assert transactions.reloaded().fetch_offsets("g").offsets[a].offset == 2
 
 
 def test_of_two_transactions_the_later_commit_wins(world, transactions):

@@ -362,6 +362,11 @@ SAMPLES: dict[str, list[Sample]] = {
         without={TOPIC: [NO_RIGHT_ON_TOPIC]},
         answers={"groups.commit_offsets": [ErrorCode.NONE], **NO_MEMBERS},
     ),
+    "groups.reset": one(
+        lambda s: s.groups.reset(
+            "billing", ORDERS, {0: 7}, removes_members=True, validate_only=False
+        )
+    ),
     "groups.fetch_offsets": one(
         lambda s: s.groups.fetch_offsets("billing", None),
         without={TOPIC: FetchOffsetsResult(error=ErrorCode.NONE, offsets={})},
@@ -421,6 +426,7 @@ SAMPLES: dict[str, list[Sample]] = {
             )
         },
     ),
+    "queries.offsets_at": one(lambda s: s.queries.offsets_at(ORDERS, [0], 1)),
     "queries.groups_of_topic": one(
         lambda s: s.queries.groups_of_topic(ORDERS, None, 10),
         without={GROUP: TopicGroupPage([], None, [])},

@@ -79,12 +79,13 @@ async def delete(request: Request) -> Response:
     coordinator = await _find_coordinator(session, name)
     if coordinator != session.broker_id:
         return relay_to(request, coordinator)
+    _check_not_queue(session, name)
     errors = await session.decided(session.groups.delete_groups([name]))
     error = errors[name]
     if error is ErrorCode.NONE:
         return respond(GroupDeleted(group=name))
     if error is ErrorCode.GROUP_ID_NOT_FOUND:
-        raise _no_group(session, name)
+        raise _no_group(name)
     if error is ErrorCode.NON_EMPTY_GROUP:
         raise _not_empty(name, "stop its members first")
     words = "Not authorized to delete" if _is_right(error) else "The coordinator did not delete"
@@ -103,6 +104,7 @@ async def _reset(request: Request) -> Response:
         return relay_to(request, coordinator)
     wanted = await read_body(request, _reset_wanted.decode)
     topic = session.topics.get(wanted.topic)
+    _check_not_queue(session, name)
     hint = "stop its members first, or remove them by force: true"
     if _count_members(session, name) and not wanted.force:
         raise _not_empty(name, hint)
@@ -135,7 +137,7 @@ async def _find_coordinator(session: Session, name: str) -> int:
         # No group exists yet; finding a coordinator would create the topic. Only clients that may
         # know of the group learn that.
         session.groups.describe(name)
-        raise _no_group(session, name)
+        raise _no_group(name)
     return await session.groups.find_coordinator(name)
 
 
@@ -148,17 +150,21 @@ def _count_members(session: Session, name: str) -> int:
         raise RefusedError(modern.error, modern.message or "")
     classic = session.groups.describe(name)
     if classic.error is ErrorCode.GROUP_ID_NOT_FOUND:
-        raise _no_group(session, name)
+        raise _no_group(name)
     if classic.error is not ErrorCode.NONE:
         raise RefusedError(classic.error, f"Group '{name}' is temporarily unavailable")
     return len(classic.members)
 
 
-def _no_group(session: Session, name: str) -> RefusedError:
+def _check_not_queue(session: Session, name: str) -> None:
+    """Raises RefusedError. The coordinator refuses it, too, with less to say."""
     if any(queue.name == name for queue in session.queues.known_groups()):
         refusal = RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group '{name}' is a queue group")
         refusal.hint = "GET /api/v1/queues lists the queue groups; moldau queue --help"
-        return refusal
+        raise refusal
+
+
+def _no_group(name: str) -> RefusedError:
     return RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group '{name}' does not exist")
 
 
