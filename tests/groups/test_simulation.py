@@ -5,7 +5,9 @@ import random
 import pytest
 from effort import seeds
 
+from moldau.groups.events import OffsetToCommit, ResetOffsets
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
 
 REJOIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
 RESTART = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
@@ -96,6 +98,10 @@ def test_members_that_come_go_and_crash_settle_in_one_generation(make_world, see
                 world.take([])
             case 6 if world.held:
                 world.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+            case 7 if rng.random() < 0.5:
+                offset = OffsetToCommit(partition=world.tp("t"), offset=Offset(turn))
+                reset = {"offsets": (offset,), "removes_members": True}
+                world.send(ResetOffsets, group_id="g", **reset)
         for client in rng.sample(clients, len(clients)):
             if rng.random() < 0.7:
                 client.step()

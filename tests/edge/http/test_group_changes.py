@@ -138,7 +138,7 @@ class Member:
             }
         )
         self.consumer.subscribe([topic])
-        self.seen: list[int] = []
+        self.seen: list[int | None] = []
 
     def poll(self) -> None:
         message = self.consumer.poll(0.1)

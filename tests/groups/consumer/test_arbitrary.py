@@ -7,10 +7,11 @@ from effort import seeds
 from group_clients import subscription
 
 from moldau.groups.consumer_protocol import assignment_bytes
-from moldau.groups.events import ConsumerHeartbeat
+from moldau.groups.events import ConsumerHeartbeat, OffsetToCommit, ResetOffsets
 from moldau.groups.group import Group
 from moldau.groups.records import decode
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset
 
 MEMBERS = ["", "a", "b", "c", "c-1", "\x00ü"]
 PATTERNS = [None, None, None, "", "t.*", "(a*)*b", "(", "[", "t{2"]
@@ -54,7 +55,7 @@ def any_beat(rng, world, member_id):
 
 def any_step(rng, world):
     member_id = rng.choice(MEMBERS)
-    match rng.randrange(16):
+    match rng.randrange(17):
         case 0:
             world.topics.create(rng.choice("tuv"), rng.randrange(0, 6))
         case 1:
@@ -90,6 +91,10 @@ def any_step(rng, world):
             world.release()
         case 11 if world.held:
             world.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+        case 12:
+            offset = OffsetToCommit(partition=world.tp("t"), offset=Offset(rng.randrange(9)))
+            removes = {"removes_members": rng.random() < 0.5}
+            world.send(ResetOffsets, group_id="g", offsets=(offset,), **removes)
         case _:
             any_beat(rng, world, member_id)
 
