@@ -44,13 +44,23 @@ class World:
         self.alive = frozenset({1, 2, 3})
         self.image = image(brokers(1, 2, 3), ORDERS)
         self.service = TopicGroups(
-            me=BrokerId(number), cluster=cast(Any, self), groups=cast(Any, self), caller=self
+            me=BrokerId(number),
+            cluster=cast(Any, self),
+            groups=cast(Any, self),
+            lags=cast(Any, self),
+            caller=self,
         )
 
     def coordinators_here(self) -> list[Coordinator]:
         if self.refusal is not None:
             raise self.refusal
         return self.coordinators
+
+    async def of_topic(
+        self, name: str, groups: dict[str, tuple[tuple[int, int], ...]]
+    ) -> dict[str, float | None]:
+        assert (name, set(groups.values())) == ("orders", {((0, 7),)})
+        return {group: 1.5 if group == "a" else None for group in groups}
 
     async def call(self, peer: int, method: int, payload: bytes, timeout_seconds: float) -> bytes:
         assert method == PeerMethod.GROUPS_OF_TOPIC
@@ -73,7 +83,7 @@ def test_a_page_has_the_offsets_of_its_groups_and_says_where_to_go_on():
     found = run_virtually(cluster().service.page(ORDERS, ["a", "b", "gone"], [], has_more=True))
     offsets = ((0, 7),)
     assert found == TopicGroupPage(
-        [GroupOfTopic("a", "Empty", 0, offsets), GroupOfTopic("b", "Empty", 0, offsets)],
+        [GroupOfTopic("a", "Empty", 0, offsets, 1.5), GroupOfTopic("b", "Empty", 0, offsets)],
         "gone",
         [],
     )

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from moldau.api.overview.group_lags import GroupLags
 from moldau.api.quotas import charged
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
@@ -23,7 +24,8 @@ from moldau.net.peers.methods import PeerMethod
 
 log = logging.getLogger(__name__)
 
-_CALL_SECONDS_MAX: Final = 3.0
+_CALL_SECONDS_MAX: Final = 4.0
+"""Longer than a coordinator waits for leaders."""
 _NAMES_PER_BROKER_MAX: Final = 20_000
 """Limits the size of a response between brokers."""
 OFFSETS_MAX: Final = 10_000
@@ -40,6 +42,8 @@ class GroupOfTopic(NamedTuple):
     member_count: int
     offsets: tuple[tuple[int, int], ...]
     """Partition and committed offset."""
+    lag_seconds: float | None = None
+    """None: not known, or not asked for."""
 
 
 class TopicGroupPage(NamedTuple):
@@ -64,11 +68,18 @@ class TopicGroups:
     """Asks the coordinators, and responds for those of this broker."""
 
     def __init__(
-        self, *, me: BrokerId, cluster: ClusterService, groups: GroupService, caller: PeerCaller
+        self,
+        *,
+        me: BrokerId,
+        cluster: ClusterService,
+        groups: GroupService,
+        lags: GroupLags,
+        caller: PeerCaller,
     ) -> None:
         self._me = me
         self._cluster = cluster
         self._groups = groups
+        self._lags = lags
         self._caller = caller
 
     async def names(self, topic: Topic) -> tuple[list[str], list[BrokerId]]:
@@ -145,7 +156,12 @@ class TopicGroups:
                 ErrorCode.POLICY_VIOLATION,
                 f"{len(found)} groups; the limit of a list is {_NAMES_PER_BROKER_MAX}",
             )
-        return found
+        if request.names is None or not found:
+            return found
+        seconds = await self._lags.of_topic(
+            request.topic, {group.group_id: group.offsets for group in found}
+        )
+        return [group._replace(lag_seconds=seconds.get(group.group_id)) for group in found]
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """Raises RefusedError."""

@@ -84,7 +84,7 @@ def build_views(
     return Views(
         replicas=replicas,
         queries=queries,
-        topic_groups=build_topic_groups(me, cluster, parts.groups, transport),
+        topic_groups=build_topic_groups(me, cluster, parts.groups, lags, transport),
         topic_stats=stats,
         group_lags=lags,
         overview=overview,

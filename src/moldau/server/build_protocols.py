@@ -7,6 +7,7 @@ from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.api.offsets_at import OffsetsAt
+from moldau.api.overview.group_lags import GroupLags
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.leaders import SearchLeaders
 from moldau.api.search.pages import TopicSearch
@@ -47,9 +48,13 @@ def build_cluster_views(
 
 
 def build_topic_groups(
-    me: BrokerId, cluster: ClusterService, groups: GroupService, transport: Transport
+    me: BrokerId,
+    cluster: ClusterService,
+    groups: GroupService,
+    lags: GroupLags,
+    transport: Transport,
 ) -> TopicGroups:
-    found = TopicGroups(me=me, cluster=cluster, groups=groups, caller=transport)
+    found = TopicGroups(me=me, cluster=cluster, groups=groups, lags=lags, caller=transport)
     transport.rpc.serve(PeerMethod.GROUPS_OF_TOPIC, found.on_request)
     return found
 

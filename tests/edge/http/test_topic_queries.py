@@ -85,6 +85,8 @@ def test_any_broker_knows_who_consumes_a_topic_and_how_far_behind(moldau_cluster
         reply = ask(broker.http_address, "GET", "/api/v1/topics/spread/groups")
         assert (reply.status, reply.body["silent"], reply.body["next"]) == (200, [], None)
         assert [one["group"] for one in reply.body["groups"]] == names
+        behind = [one.pop("lag_seconds") for one in reply.body["groups"]]
+        assert all(one is None or one >= 0 for one in behind)
         assert reply.body["groups"][0] == {
             "group": "g1",
             "state": "Empty",

@@ -7,7 +7,7 @@ import asyncio
 import heapq
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from moldau.coordination.group_service import GroupService
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, TopicPartition
+from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
 from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
@@ -185,16 +185,38 @@ class GroupLags:
                 await self._take_turn()
             return found
 
+    async def of_topic(
+        self, topic: str, groups: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> dict[str, float | None]:
+        """How far groups are behind in one topic, by their partitions with committed offsets; None
+        without any, or if it is not known."""
+        async with self._turn:
+            places = {
+                TopicPartition(topic, PartitionIndex(index))
+                for offsets in groups.values()
+                for index, _ in offsets
+            }
+            meter = await self._meter_of(
+                {each for each in places if self._replicas.get(*each) is None}
+            )
+            found: dict[str, float | None] = {}
+            for name, offsets in groups.items():
+                ages = []
+                for index, committed in offsets:
+                    partition = TopicPartition(topic, PartitionIndex(index))
+                    ages.append(meter.position(partition, committed)[1])
+                    await self._take_turn()
+                known = [age for age in ages if age is not None]
+                is_known = known and (len(known) == len(ages) or max(known) > 0)
+                found[name] = round(max(known), 3) if is_known else None
+            return found
+
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """A peer asks for the lag of groups."""
         return msgspec.msgpack.encode(await self.here(decode_request(_decode_names, payload)))
 
     async def _fresh_meter(self, names: Iterable[str]) -> LagMeter:
         """Leaders on other brokers are asked first."""
-        self._history.begin(_LOOKUPS_OF_ONE_MAX)
-        if len(self._history) > _HISTORIES_MAX:
-            # Nobody watches: without scans, nothing else forgets them.
-            self._history.end()
         remote: set[TopicPartition] = set()
         for name in names:
             offsets = self._groups.known_offsets(name).offsets
@@ -202,6 +224,13 @@ class GroupLags:
             await self._take_turn()
             if len(remote) > REMOTE_PARTITIONS_MAX:
                 break
+        return await self._meter_of(remote)
+
+    async def _meter_of(self, remote: Collection[TopicPartition]) -> LagMeter:
+        self._history.begin(_LOOKUPS_OF_ONE_MAX)
+        if len(self._history) > _HISTORIES_MAX:
+            # Nobody watches: without scans, nothing else forgets them.
+            self._history.end()
         known = await self._queries.extents(remote) if remote else {}
         return self._meter(LeaderEnds(known))
 

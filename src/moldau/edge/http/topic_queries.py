@@ -50,6 +50,8 @@ class TopicGroup(Struct, frozen=True, kw_only=True):
     """Of the group, whatever they consume."""
     lag: int | None
     """null if that of a partition is unknown, or nothing is committed yet."""
+    lag_seconds: float | None
+    """How long ago the first record that was not processed was stored; null: not known."""
     partitions: list[TopicGroupPosition]
     """Those with a committed offset."""
 
@@ -118,10 +120,12 @@ def _shown(group: GroupOfTopic, extents: Mapping[int, PartitionExtent]) -> Topic
             )
         )
     known = [one.lag for one in positions if one.lag is not None]
+    lag = sum(known) if known and len(known) == len(positions) else None
     return TopicGroup(
         group=group.group_id,
         state=group.state,
         member_count=group.member_count,
-        lag=sum(known) if known and len(known) == len(positions) else None,
+        lag=lag,
+        lag_seconds=0.0 if lag == 0 else group.lag_seconds,
         partitions=positions,
     )
