@@ -1,5 +1,7 @@
 """What topics may set, and who consumes them, whichever broker is asked."""
 
+import time
+
 import confluent_kafka
 import pytest
 
@@ -67,7 +69,24 @@ def test_a_group_that_only_subscribes_is_named_without_positions(moldau_session_
     finally:
         consumer.close()
     assert (one["group"], one["state"], one["member_count"]) == (group, "Stable", 1)
-    assert (one["lag"], one["partitions"]) == (None, [])
+    assert (one["lag"], one["lag_seconds"], one["partitions"]) == (None, None, [])
+
+
+def test_a_group_says_how_long_ago_it_was_at_the_end(moldau_session_broker):
+    broker, topic = moldau_session_broker, "behind"
+    with KafkaClient(broker.bootstrap) as client:
+        client.create_topic(topic, partitions=2)
+    hour_ago = int(time.time() - 3600) * 1000
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(2):
+        producer.produce(topic, b"value", partition=partition, timestamp=hour_ago)
+    assert producer.flush(wait_seconds_max()) == 0
+    commit(broker.bootstrap, "late", topic, {0: 1, 1: 0})
+    commit(broker.bootstrap, "prompt", topic, {0: 1, 1: 1})
+    found = ask(broker.http_address, "GET", f"/api/v1/topics/{topic}/groups").body["groups"]
+    late, prompt = found
+    assert (late["lag"], prompt["lag"], prompt["lag_seconds"]) == (1, 0, 0.0)
+    assert late["lag_seconds"] >= 3600
 
 
 def test_any_broker_knows_who_consumes_a_topic_and_how_far_behind(moldau_cluster):
