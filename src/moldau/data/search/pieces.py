@@ -5,6 +5,7 @@ decodes, so that searches share what they may take from everything else.
 """
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -37,6 +38,8 @@ SEARCHES_MAX: Final = 32
 HITS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of one request; the last hit may exceed it."""
 _LIMIT_MAX: Final = 10_000
+_SWITCH_SECONDS: Final = 0.0005
+"""After which the thread of searches lets go of the interpreter, if others want to run."""
 _TRIES_MAX: Final = 3
 """Of a read below the start of the log, which retention may move."""
 
@@ -309,14 +312,21 @@ class SearchPieces:
 
 def _scan_all(scan: Scan, reads: Iterable[PartitionFetchResult]) -> bool:
     """In the thread. Raises RefusedError."""
-    for result in reads:
-        data = bytes_of(result.data if result.data is not None else b"")
-        try:
-            if not scan.run(Stored(data, result.aborted or ())):
-                return False
-        except BatchFormatError as error:
-            raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-    return True
+    interval = sys.getswitchinterval()
+    # Whenever the event loop wakes up, this thread has to let it run. There is only one such thread.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        return all(_scan_one(scan, result) for result in reads)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _scan_one(scan: Scan, result: PartitionFetchResult) -> bool:
+    data = bytes_of(result.data if result.data is not None else b"")
+    try:
+        return scan.run(Stored(data, result.aborted or ()))
+    except BatchFormatError as error:
+        raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
 
 def _failed(each: PieceWanted, error: RefusedError) -> Piece:

@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 
 from moldau.api.search.types import ABORT, COMMIT, Hit
 from moldau.edge.http.record_json import RecordSelection, show
+from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
 
 VALUE_MAX: Final = 64 * 1024
@@ -57,7 +58,8 @@ def _show(partition: int, hit: Hit, selection: RecordSelection) -> Message:
         key = key and _whole_characters(key)
         value = value and _whole_characters(value)
     headers = [(name.decode("utf-8", "surrogateescape"), content) for name, content in hit.headers]
-    shown = show(Record(hit.offset, hit.timestamp, key, value, headers), selection)
+    record = Record(Offset(hit.offset), TimestampMs(hit.timestamp), key, value, headers)
+    shown = show(record, selection)
     kind = {COMMIT: "commit", ABORT: "abort"}.get(hit.kind)
     if kind is None and value is None:
         kind = "tombstone"
