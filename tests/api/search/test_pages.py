@@ -133,8 +133,12 @@ async def test_newest_first_is_oldest_first_reversed_where_times_ascend() -> Non
         world.partitions.append(partition)
     both = []
     for newest in (True, False):
-        page = await world.page(search(newest=newest, limit=1000))
-        both.append([(partition, hit.offset) for partition, hit in page.hits])
+        found, cursor = [], None
+        while not found or cursor is not None:
+            page = await world.page(search(newest=newest, limit=1000, cursor=cursor))
+            found += [(partition, hit.offset) for partition, hit in page.hits]
+            cursor = page.cursor
+        both.append(found)
     assert both[0] == both[1][::-1]
     assert len(both[0]) == 60
 
