@@ -222,6 +222,17 @@ async def test_named_letters_go_to_their_leaders_and_a_preview_defines_nothing()
     assert (order.partitions, order.target, order.validate_only) == ([(1, [4, 9])], "u", True)
 
 
+async def test_what_is_left_is_told_of_what_was_asked_for() -> None:
+    world = AdminWorld()
+    world.replies["redrive"] = lambda _: RedriveReport(redriven=1)
+    seen = await world.admin.redrive("g", "t", None, "t", validate_only=True)
+    assert (seen.report.redriven, seen.left) == (2, 0)
+    world.gone = {2: ErrorCode.NETWORK_EXCEPTION}
+    wanted = [DeadLetterPosition(0, 4), DeadLetterPosition(1, 9)]
+    done = await world.admin.redrive("g", "t", wanted, "t", validate_only=False)
+    assert (done.report.redriven, done.left, done.silent) == (1, 1, [2])
+
+
 @pytest.mark.parametrize(
     ("records", "target", "code"),
     [

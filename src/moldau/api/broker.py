@@ -5,6 +5,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.cluster_transactions import ClusterTransactions
 from moldau.api.connections import Connections
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.offsets_at import OffsetsAt
@@ -59,6 +60,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     groups: GroupService
     transactions: TransactionService
     producer_ids: ProducerIds
+    cluster_transactions: ClusterTransactions
     queries: ClusterQueries
     topic_groups: TopicGroups
     deletions: RecordDeletion

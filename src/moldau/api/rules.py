@@ -153,6 +153,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "transactions.list_transactions": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     "transactions.find_coordinator": _read({TRANSACTIONAL_ID: Operation.DESCRIBE}),
     "transactions.start_coordinators": _use({TRANSACTIONAL_ID: Operation.DESCRIBE}),
+    "cluster_transactions.page": _read(
+        {TRANSACTIONAL_ID: Operation.DESCRIBE, TOPIC: Operation.DESCRIBE}
+    ),
+    "cluster_transactions.hanging": _read(_READ_TOPIC),
+    "cluster_transactions.abort": _change(_WRITE_TRANSACTION),
+    "cluster_transactions.abort_hanging": _change(
+        _ALTER_CLUSTER, or_on_cluster=Operation.CLUSTER_ACTION
+    ),
     # The cluster.
     "cluster.cluster_id": _anyone(_ADDRESSES),
     "cluster.controller_id": _anyone(_ADDRESSES),

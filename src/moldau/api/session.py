@@ -15,6 +15,7 @@ from moldau.api.guard import Guard
 from moldau.api.guard import ListenerAccess as ListenerAccess
 from moldau.api.guarded.backup import GuardedBackup
 from moldau.api.guarded.cluster import GuardedCluster
+from moldau.api.guarded.cluster_transactions import GuardedClusterTransactions
 from moldau.api.guarded.configs import GuardedConfigs
 from moldau.api.guarded.groups import GuardedGroups, GuardedQueries
 from moldau.api.guarded.queue_admin import GuardedQueueAdmin
@@ -57,6 +58,7 @@ class Session:
         "broker_id",
         "clock",
         "cluster",
+        "cluster_transactions",
         "configs",
         "fetch",
         "groups",
@@ -93,6 +95,7 @@ class Session:
         self.queries = GuardedQueries(guard, broker)
         self.producer_ids = GuardedProducerIds(guard, broker)
         self.transactions = GuardedTransactions(guard, broker)
+        self.cluster_transactions = GuardedClusterTransactions(guard, broker)
         self.cluster = GuardedCluster(guard, broker)
         self.queues = GuardedQueues(guard, broker)
         self.queue_admin = GuardedQueueAdmin(guard, broker)

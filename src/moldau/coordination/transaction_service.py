@@ -423,6 +423,14 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             lambda one: one.state.list_transactions(states, producer_ids, duration_ms_min)
         )
 
+    def coordinated(self) -> list[int]:
+        """The partitions of the state topic whose transactions are served here, and loaded."""
+        found = []
+        for index, one in self._coordinators.items():
+            if one.is_current and one.state.list_transactions(("",))[0] is ErrorCode.NONE:
+                found.append(index)
+        return found
+
     def totals(self) -> Iterator[TransactionTotals | None]:
         """Of each coordinator here; None of one that is loading."""
         for one in list(self._coordinators.values()):

@@ -90,6 +90,8 @@ class DeadLetterPage(Struct, frozen=True, kw_only=True):
 class Redriven(Struct, frozen=True, kw_only=True):
     report: RedriveReport
     left: int | None
+    """Of all: dead letters that are not redriven, of all topics of the group; None if unknown. Of
+    those that were named: those that nobody looked at."""
     target: str
     silent: list[int]
 
@@ -313,10 +315,14 @@ class QueueAdmin:
             report.is_complete &= one.is_complete
         report.is_complete &= not silent
         report.rows.sort()
-        left, silent_too = await self._dead_letters_left(group)
-        return Redriven(
-            report=report, left=left, target=target.name, silent=sorted(silent | silent_too)
-        )
+        if records is not None:
+            left: int | None = max(0, len(set(records)) - report.redriven - report.failed)
+        else:
+            left, silent_too = await self._dead_letters_left(group)
+            silent |= silent_too
+            if left is not None and validate_only:
+                left = max(0, left - report.redriven)
+        return Redriven(report=report, left=left, target=target.name, silent=sorted(silent))
 
     async def _define_reader(self, name: str, dead_topic: Topic) -> None:
         """The queue group whose state says what was redriven. Without a limit of attempts: a

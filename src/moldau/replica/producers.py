@@ -13,7 +13,8 @@ markers after it, and rolled back when the log is truncated.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from moldau.model.errors import ErrorCode, RefusedError
@@ -91,6 +92,11 @@ class ProducerTable:
 
     def get(self, producer: ProducerId) -> ProducerState | None:
         return self._states.get(producer)
+
+    @property
+    def open(self) -> Mapping[Offset, ProducerId]:
+        """Producers of open transactions by their first offset, oldest first."""
+        return MappingProxyType(self._open)
 
     def is_open(self, producer: ProducerId, epoch: ProducerEpoch) -> bool:
         """Whether the producer has an open transaction here in that epoch."""

@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.cluster_transactions import ClusterTransactions
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.overview.collector import SampleCollector
 from moldau.api.overview.group_lags import GroupLags
@@ -31,6 +32,7 @@ class Views(TypedDict):
     topic_stats: TopicStats
     group_lags: GroupLags
     overview: OverviewSampler
+    cluster_transactions: ClusterTransactions
 
 
 def build_views(
@@ -77,7 +79,19 @@ def build_views(
         collector=collector,
         caller=transport,
     )
+    transactions = ClusterTransactions(
+        me=me,
+        clock=clock,
+        cluster=cluster,
+        partitions=parts.partitions,
+        transactions=parts.transactions,
+        caller=transport,
+    )
     serve = transport.rpc.serve
+    serve(PeerMethod.TRANSACTIONS, transactions.on_list_request)
+    serve(PeerMethod.OPEN_PRODUCERS, transactions.on_open_request)
+    serve(PeerMethod.ABORT_TRANSACTION, transactions.on_abort_request)
+    serve(PeerMethod.ABORT_HANGING, transactions.on_abort_hanging_request)
     serve(PeerMethod.BROKER_SAMPLE, collector.on_request)
     serve(PeerMethod.TOPIC_STATS, stats.on_request)
     serve(PeerMethod.GROUP_LAGS, lags.on_request)
@@ -88,4 +102,5 @@ def build_views(
         topic_stats=stats,
         group_lags=lags,
         overview=overview,
+        cluster_transactions=transactions,
     )

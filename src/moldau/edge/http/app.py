@@ -42,6 +42,7 @@ from moldau.edge.http import (
     topic_queries,
     topics,
     topology,
+    transactions,
 )
 from moldau.edge.http import (
     connections as connection_list,
@@ -107,6 +108,7 @@ def build_app(
             *groups.routes(),
             *queues.routes(),
             *queue_admin.routes(),
+            *transactions.routes(),
             *cluster.routes(),
             *log_levels.routes(),
             *connection_list.routes(),

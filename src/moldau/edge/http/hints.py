@@ -18,6 +18,7 @@ _HINTS: Final = {
     ErrorCode.RESOURCE_NOT_FOUND: "GET / lists all paths",
     ErrorCode.GROUP_ID_NOT_FOUND: "GET /api/v1/groups lists the groups",
     ErrorCode.NON_EMPTY_GROUP: "stop the members of the group first",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "GET /api/v1/transactions lists the transactional ids",
     ErrorCode.BROKER_ID_NOT_REGISTERED: "GET /api/v1/brokers lists the brokers",
     ErrorCode.TOPIC_ALREADY_EXISTS: "use the existing topic, or choose another name",
     ErrorCode.OFFSET_OUT_OF_RANGE: "start at offset=earliest or offset=latest",

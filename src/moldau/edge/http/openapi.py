@@ -42,6 +42,7 @@ from moldau.edge.http.responses import PROBLEM_TYPE, check_query, respond
 from moldau.edge.http.search import JSON_TERMS_MAX, PARTITIONS_NAMED_MAX, SearchPage
 from moldau.edge.http.topic_operations import TOPIC_OPERATIONS
 from moldau.edge.http.topics import TopicWanted
+from moldau.edge.http.transactions import TRANSACTION_OPERATIONS
 from moldau.edge.http.visits import LOGIN_PATH
 from moldau.model.backup import (
     ClusterCopy,
@@ -211,6 +212,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     **TOPIC_OPERATIONS,
     **QUEUE_OPERATIONS,
+    **TRANSACTION_OPERATIONS,
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
         "readRecords",
         "Read a partition by offset or time",

@@ -173,7 +173,8 @@ class RedriveReply(Struct, frozen=True, kw_only=True):
     duplicates: int
     """Dropped: another dead letter of the same message was sent."""
     left: int | None
-    """Dead letters of all topics of the group that are not redriven; null: unknown."""
+    """Of all: dead letters that are not redriven, of all topics of the group; null: unknown. Of
+    those that were named: those that nobody looked at. With `validate_only`, as it would be."""
     is_complete: bool
     """Whether all were looked at; otherwise repeat the request for the rest."""
     records: list[RedrivenShown]

@@ -38,6 +38,7 @@ _NOT_FOUND: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.RESOURCE_NOT_FOUND,
         ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     }
 )
 _CONFLICT: Final = frozenset(
