@@ -292,6 +292,7 @@ ONLY_ADMINISTRATORS = {
     "backup.define_queue",
     "cluster.join",
     "transactions.abort_hanging",
+    "cluster_transactions.abort_hanging",
     "producer_ids.take",
     "security.put_password",
     "security.put_credential",

@@ -5,8 +5,15 @@ from typing import Any
 
 from handler_calls import image, topic
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moldau.api.cluster_queries import GroupListing
+from moldau.api.cluster_transactions import (
+    AbortedTransaction,
+    OpenProducer,
+    TransactionListing,
+    TransactionPage,
+)
 from moldau.api.overview.group_lags import PositionLag
 from moldau.api.session import Session
 from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
@@ -211,6 +218,16 @@ STATS = GroupStats(
             topic="orders", partition=PartitionIndex(0), leader=BrokerId(1), is_here=True
         ),
     ),
+)
+LISTING = TransactionListing(
+    transactional_id="payments",
+    producer_id=7,
+    producer_epoch=0,
+    state="Ongoing",
+    age_ms=1,
+    timeout_ms=2,
+    partitions=[PARTITION],
+    partition_count=1,
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
 JOINED = DecidedJoin(SealedJoinReply(sealed=b"s"), broker_id=3)
@@ -490,6 +507,42 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "transactions.find_coordinator": one(
         lambda s: s.transactions.find_coordinator("payments"), topics=(TRANSACTION_STATE_TOPIC,)
+    ),
+    "cluster_transactions.page": one(
+        lambda s: s.cluster_transactions.page(limit=1),
+        without={
+            TRANSACTION: TransactionPage(transactions=[], next=None, silent=[]),
+            TOPIC: TransactionPage(
+                transactions=[(replace(LISTING, partitions=[]), BrokerId(1))], next=None, silent=[]
+            ),
+        },
+        reads_first=True,
+        answers={
+            "cluster_transactions.page": TransactionPage(
+                transactions=[(LISTING, BrokerId(1))], next=None, silent=[]
+            )
+        },
+    ),
+    "cluster_transactions.hanging": one(
+        lambda s: s.cluster_transactions.hanging(),
+        without={TOPIC: ([], [])},
+        reads_first=True,
+        answers={"cluster_transactions.hanging": ([OpenProducer("orders", 0, 7, 0, 3, None)], [])},
+    ),
+    "cluster_transactions.abort": one(
+        lambda s: s.cluster_transactions.abort("payments"),
+        answers={
+            "cluster_transactions.abort": AbortedTransaction(
+                state="Ongoing",
+                is_aborted=True,
+                producer_id=7,
+                producer_epoch=0,
+                partitions=[PARTITION],
+            )
+        },
+    ),
+    "cluster_transactions.abort_hanging": one(
+        lambda s: s.cluster_transactions.abort_hanging(PARTITION, 7, 0)
     ),
     "cluster.cluster_id": one(lambda s: s.cluster.cluster_id),
     "cluster.controller_id": one(lambda s: s.cluster.controller_id),

@@ -1,4 +1,4 @@
-"""Looking after queues over HTTP, on a cluster of three brokers: show, dead letters, redrive, purge."""
+"""Looking after queues over HTTP: three brokers show, redrive and purge them."""
 
 from collections.abc import Iterator
 from typing import Any
