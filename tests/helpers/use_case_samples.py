@@ -7,6 +7,7 @@ from handler_calls import image, topic
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from moldau.api.cluster_pipelines import PipelineBoard
 from moldau.api.cluster_queries import GroupListing
 from moldau.api.cluster_transactions import (
     AbortedTransaction,
@@ -585,6 +586,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
     "cluster.connections": one(lambda s: s.cluster.connections(2)),
     "cluster.raft_groups": one(lambda s: s.cluster.raft_groups("", None, 10)),
+    "pipelines.board": one(
+        lambda s: s.pipelines.board(),
+        answers={"pipelines.board": PipelineBoard([], is_complete=True, silent=[])},
+    ),
     "cluster.report": one(lambda s: s.cluster.report().list_groups()),
     "cluster.overview": one(lambda s: s.cluster.overview()),
     "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),

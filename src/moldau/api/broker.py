@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from moldau.api.cluster_pipelines import ClusterPipelines
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.cluster_transactions import ClusterTransactions
 from moldau.api.connections import Connections
@@ -61,6 +62,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     transactions: TransactionService
     producer_ids: ProducerIds
     cluster_transactions: ClusterTransactions
+    pipelines: ClusterPipelines
     queries: ClusterQueries
     topic_groups: TopicGroups
     deletions: RecordDeletion

@@ -5,7 +5,7 @@ key counts. The topic is written by clients: whatever is not such a status is ig
 read and kept is bounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -44,13 +44,14 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """In milliseconds since 1970, by the clock of the pipeline's machine."""
 
 
-_decode = msgspec.json.Decoder(PipelineReport).decode
+_decode: Final = msgspec.json.Decoder(PipelineReport).decode
 
 
 class PipelineReports:
-    """The last report of each pipeline."""
+    """The last report of each pipeline; `decode` may make more of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[bytes], PipelineReport] = _decode) -> None:
+        self._decode = decode
         self._reports: dict[str, PipelineReport] = {}
         self._read_from: tuple[bytes, Epoch] | None = None
         """Topic and leader epoch."""
@@ -102,7 +103,7 @@ class PipelineReports:
             return
         for record in records:
             name = (record.key or b"").decode("utf-8", "replace")[:_NAME_CHARACTERS_MAX]
-            report = _report(record.value)
+            report = self._report(record.value)
             # Again at the end, so that the oldest ones are those that go.
             self._reports.pop(name, None)
             if report is not None and name:
@@ -116,11 +117,10 @@ class PipelineReports:
     def reports(self) -> Mapping[str, PipelineReport]:
         return self._reports
 
-
-def _report(value: bytes | None) -> PipelineReport | None:
-    if value is None or len(value) > _STATUS_BYTES_MAX:
-        return None
-    try:
-        return _decode(value)
-    except MALFORMED:
-        return None
+    def _report(self, value: bytes | None) -> PipelineReport | None:
+        if value is None or len(value) > _STATUS_BYTES_MAX:
+            return None
+        try:
+            return self._decode(value)
+        except MALFORMED:
+            return None

@@ -189,6 +189,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "cluster.log_dirs": _read(_DESCRIBE_CLUSTER),
     "cluster.metrics": _read(_DESCRIBE_CLUSTER),
     "cluster.report": _read(_DESCRIBE_CLUSTER),
+    "pipelines.board": _read(_DESCRIBE_CLUSTER),
     "cluster.overview": _read(_DESCRIBE_CLUSTER),
     "cluster.connections": _read(_DESCRIBE_CLUSTER),
     "cluster.raft_groups": _read(_DESCRIBE_CLUSTER),

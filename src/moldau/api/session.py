@@ -18,6 +18,7 @@ from moldau.api.guarded.cluster import GuardedCluster
 from moldau.api.guarded.cluster_transactions import GuardedClusterTransactions
 from moldau.api.guarded.configs import GuardedConfigs
 from moldau.api.guarded.groups import GuardedGroups, GuardedQueries
+from moldau.api.guarded.pipelines import GuardedPipelines
 from moldau.api.guarded.queue_admin import GuardedQueueAdmin
 from moldau.api.guarded.queues import GuardedQueues
 from moldau.api.guarded.records import (
@@ -63,6 +64,7 @@ class Session:
         "fetch",
         "groups",
         "offsets",
+        "pipelines",
         "produce",
         "producer_ids",
         "queries",
@@ -95,6 +97,7 @@ class Session:
         self.queries = GuardedQueries(guard, broker)
         self.producer_ids = GuardedProducerIds(guard, broker)
         self.transactions = GuardedTransactions(guard, broker)
+        self.pipelines = GuardedPipelines(guard, broker)
         self.cluster_transactions = GuardedClusterTransactions(guard, broker)
         self.cluster = GuardedCluster(guard, broker)
         self.queues = GuardedQueues(guard, broker)

@@ -2,6 +2,7 @@
 
 from typing import TypedDict
 
+from moldau.api.cluster_pipelines import ClusterPipelines
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.cluster_transactions import ClusterTransactions
 from moldau.api.local_replicas import LocalReplicas
@@ -33,6 +34,7 @@ class Views(TypedDict):
     group_lags: GroupLags
     overview: OverviewSampler
     cluster_transactions: ClusterTransactions
+    pipelines: ClusterPipelines
 
 
 def build_views(
@@ -87,7 +89,11 @@ def build_views(
         transactions=parts.transactions,
         caller=transport,
     )
+    pipelines = ClusterPipelines(
+        me=me, clock=clock, cluster=cluster, replicas=replicas, caller=transport
+    )
     serve = transport.rpc.serve
+    serve(PeerMethod.PIPELINES, pipelines.on_request)
     serve(PeerMethod.TRANSACTIONS, transactions.on_list_request)
     serve(PeerMethod.OPEN_PRODUCERS, transactions.on_open_request)
     serve(PeerMethod.ABORT_TRANSACTION, transactions.on_abort_request)
@@ -103,4 +109,5 @@ def build_views(
         group_lags=lags,
         overview=overview,
         cluster_transactions=transactions,
+        pipelines=pipelines,
     )
