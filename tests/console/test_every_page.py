@@ -1,0 +1,207 @@
+"""Every page in both themes, wide and narrow: nothing overflows, and axe finds nothing.
+
+What clients named and sent is hostile: names with markup, values that are no text, or are large.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from console_page import Console, browsing, console
+from playwright.sync_api import Browser
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from moldau import QueueClient
+from moldau.client.wire.client import KafkaClient
+from moldau.testing.cluster import Cluster
+from moldau.testing.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+ATTACK = '"><img src=x onerror=window.attacked=1><script>window.attacked=2</script>'
+TOPIC = "orders"
+PAGES = {
+    "overview": "/",
+    "topics": "/topics?internal=true",
+    "partitions": f"/topics/{TOPIC}",
+    "messages": f"/topics/{TOPIC}?tab=messages",
+    "produce": f"/topics/{TOPIC}?tab=produce",
+    "consumers": f"/topics/{TOPIC}?tab=consumers",
+    "configuration": f"/topics/{TOPIC}?tab=configuration",
+    "groups": "/groups",
+    "group": "/groups/billing",
+    "queues": "/queues",
+    "queue": "/queues/resizers/jobs",
+    "in-flight": "/queues/resizers/jobs?tab=in-flight",
+    "dead-letters": "/queues/resizers/jobs?tab=dead",
+    "transactions": "/transactions",
+    "pipelines": "/pipelines",
+    "clients": "/clients",
+    "brokers": "/brokers",
+    "broker": "/brokers/1",
+    "raft": f"/raft?group={TOPIC}/0",
+    "settings": "/settings",
+    "log-levels": "/settings?tab=log-levels",
+    "not-found": "/no/such/page",
+}
+LOOKS = {
+    "light-1280": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
+    "dark-1280": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
+    "light-390": {"color_scheme": "light", "viewport": {"width": 390, "height": 800}},
+    "dark-390": {"color_scheme": "dark", "viewport": {"width": 390, "height": 800}},
+}
+HEIGHT_MAX = 1100
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(
+        settings={"QUEUE__STATE_PARTITIONS": "3", "GROUP__OFFSETS_PARTITIONS": "3"}
+    ) as started:
+        fill(started)
+        yield started
+
+
+def fill(cluster: Cluster) -> None:
+    with KafkaClient(cluster.bootstrap) as client:
+        client.create_topic(TOPIC, partitions=3, replication_factor=3)
+        client.create_topic("jobs", partitions=3, replication_factor=3)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": ATTACK})
+    for number in range(200):
+        producer.produce(TOPIC, f'{{"id": {number}, "customer": "anna"}}', key=f"c{number}")
+    for value in (ATTACK.encode(), b"\xff\xfe\x00binary", b"x" * 900_000, None, b""):
+        producer.produce(
+            TOPIC, value, key=ATTACK, headers=[(ATTACK, ATTACK.encode()), ("h", b"\xff")]
+        )
+    assert producer.flush() == 0
+    for group in ("billing", ATTACK):
+        reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+        reader.commit(offsets=[TopicPartition(TOPIC, 0, 1, metadata=ATTACK)], asynchronous=False)
+        reader.close()
+    with QueueClient(cluster.brokers[1].grpc_address) as client:
+        client.send("jobs", ATTACK.encode())
+        worker = client.connect("resizers", "jobs", attempts=1)
+        buried: list[object] = []
+
+        def bury() -> bool:
+            for message in worker.poll(10, wait=0.2):
+                message.nack(reason=ATTACK)
+                buried.append(message)
+            return bool(buried)
+
+        wait_until(bury, "the job has failed")
+        worker.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as found:
+        yield found
+
+
+def settled(tab: Console) -> None:
+    """Its first data is shown."""
+    waiting = re.compile(r"Loading …|Asking the brokers")
+    wait_until(lambda: not waiting.search(tab.page.inner_text("body")), "the page is filled")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_is_readable_by_everybody(
+    browser: Browser, cluster: Cluster, look: str, tmp_path: Path
+) -> None:
+    pictures = Path(os.environ.get("MOLDAU_CONSOLE_PICTURES") or tmp_path)
+    pictures.mkdir(parents=True, exist_ok=True)
+    found: dict[str, object] = {}
+    with console(browser, cluster.brokers[1].http_address, **LOOKS[look]) as tab:
+        for name, path in PAGES.items():
+            tab.open(path)
+            settled(tab)
+            if (wrong := tab.axe()) or (
+                wrong := [f"{tab.overflow()} pixels"] * bool(tab.overflow())
+            ):
+                found[name] = wrong
+            height = min(HEIGHT_MAX, tab.page.evaluate("document.documentElement.scrollHeight"))
+            tab.page.screenshot(
+                path=pictures / f"{name}-{look}.png",
+                full_page=True,
+                clip={"x": 0, "y": 0, "width": LOOKS[look]["viewport"]["width"], "height": height},
+            )
+            assert tab.page.evaluate("window.attacked") is None
+    assert found == {}
+
+
+def test_dialogs_are_readable_by_everybody(browser: Browser, cluster: Cluster) -> None:
+    dialogs = {
+        "/topics": ["Create topic"],
+        f"/topics/{TOPIC}": [
+            "Add partitions",
+            "Delete messages",
+            "Delete",
+            "Move partition 0",
+            "Copy as …",
+        ],
+        f"/topics/{TOPIC}?tab=configuration": ["Change retention.ms"],
+        "/groups/billing": ["Reset offsets", "Delete"],
+        "/queues/resizers/jobs?tab=dead": ["Redrive all", "Purge"],
+        "/brokers/3": ["Drain and remove"],
+    }
+    found: dict[str, object] = {}
+    with console(browser, cluster.brokers[1].http_address) as tab:
+        for path, names in dialogs.items():
+            tab.open(path)
+            settled(tab)
+            for name in names:
+                tab.click(name)
+                tab.dialog.wait_for()
+                if wrong := tab.axe():
+                    found[f"{path} {name}"] = wrong
+                # Escape closes it, and the focus is where it was.
+                tab.page.keyboard.press("Escape")
+                tab.dialog.wait_for(state="hidden")
+                focused = tab.page.evaluate(
+                    "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
+                )
+                assert focused == name
+    assert found == {}
+
+
+def test_hostile_content_is_text(browser: Browser, cluster: Cluster) -> None:
+    with console(browser, cluster.brokers[1].http_address) as tab:
+        tab.open(f"/topics/{TOPIC}?tab=messages&key=%22%3E&contains=")
+        tab.open(f"/topics/{TOPIC}?tab=messages&contains=attacked%3D1")
+        tab.see("Searched all.")
+        (row,) = tab.rows("Messages")
+        assert row[3:] == [ATTACK, ATTACK]
+        tab.page.get_by_role("button", name="Open offset", exact=False).click()
+        assert tab.dialog.locator("pre.value").inner_text() == ATTACK
+        for kind in ("hex", "protobuf", "text"):
+            tab.page.get_by_label("Show as").select_option(kind)
+        tab.page.keyboard.press("Escape")
+        tab.open("/groups")
+        tab.page.get_by_role("link", name=ATTACK).click()
+        tab.page.get_by_role("heading", level=1, name=ATTACK).wait_for()
+        tab.open("/clients")
+        tab.open(f"/topics/{TOPIC}?tab=messages&from=newest")
+        wait_until(lambda: len(tab.rows("Messages")) >= 100, "messages are shown")
+        assert any("…" in row[4] or len(row[4]) < 1000 for row in tab.rows("Messages"))
+        assert tab.page.evaluate("window.attacked") is None
+
+
+def test_the_policy_of_the_page_forbids_scripts_in_it(browser: Browser, cluster: Cluster) -> None:
+    tab = Console(browser, cluster.brokers[1].http_address)
+    tab.open("/")
+    tab.page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "window.attacked = 3";
+            document.body.append(script);
+            document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.attacked = 4'>");
+        }"""
+    )
+    wait_until(lambda: len(tab.complaints) >= 2, "the browser has refused both")
+    assert tab.page.evaluate("window.attacked") is None
+    assert all("Content Security Policy" in one for one in tab.complaints)
+    tab.complaints.clear()
+    tab.close()
