@@ -53,7 +53,7 @@ def test_members_are_removed_only_if_that_is_wanted(world):
 
 
 @pytest.mark.parametrize("phase", ["joining", "syncing"])
-def test_members_in_a_rebalance_are_told_to_begin_again(world, phase):
+def test_members_in_a_rebalance_have_to_begin_again(world, phase):
     t = world.tp("t")
     (leader,) = world.stable()
     waiting = world.send_join()

@@ -467,5 +467,5 @@ def test_the_request_to_join_reads_back_as_it_was_written():
 
 def test_the_reference_names_every_route(world):
     page = (Path(__file__).parents[3] / "docs" / "reference" / "http.md").read_text()
-    documented = set(re.findall(r"^\| `((?:GET|POST|DELETE) [^`]*)` \|", page, re.MULTILINE))
+    documented = set(re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]*)` \|", page, re.MULTILINE))
     assert documented == {"GET /", *world.ask("GET", "/")[2]["links"]}
