@@ -63,6 +63,16 @@ EXPECTED: Final = {
     "POST /api/v1/topics": Expected(401, 403, 403, {"name": "stolen"}),
     "GET /api/v1/topics/{topic}": Expected(401, 403, 200),
     "DELETE /api/v1/topics/{topic}": Expected(401, 403, 403),
+    # Documentation; what the broker has set is left out.
+    "GET /api/v1/topic-settings": Expected(401, 200, 200),
+    "PATCH /api/v1/topics/{topic}/configs": Expected(
+        401, 403, 403, {"configs": {"retention.ms": "1"}}
+    ),
+    "POST /api/v1/topics/{topic}/partitions": Expected(401, 403, 403, {"count": 9}),
+    "POST /api/v1/topics/{topic}/trim": Expected(401, 403, 403, {"partitions": {"0": None}}),
+    "GET /api/v1/topics/{topic}/groups": Expected(401, 403, 200),
+    "POST /api/v1/topics/{topic}/elect": Expected(401, 403, 403, {}),
+    "POST /api/v1/topics/{topic}/replicas": Expected(401, 403, 403, {"partitions": {"0": [1]}}),
     "GET /api/v1/topics/{topic}/records": Expected(401, 403, 200),
     "POST /api/v1/topics/{topic}/records": Expected(401, 403, 403, _RECORDS),
     "GET /api/v1/topics/{topic}/tail": Expected(401, 403, 200),
@@ -77,6 +87,11 @@ EXPECTED: Final = {
     "GET /api/v1/raft": Expected(401, 403, 403),
     "GET /api/v1/groups": Expected(401, 200, 200, hides=True),
     "GET /api/v1/groups/{group}": Expected(401, 403, 200),
+    # As in Kafka: who may use a group commits its offsets, and lets its members leave.
+    "POST /api/v1/groups/{group}/reset": Expected(
+        401, 403, 200, {"topic": TOPIC, "to": "latest", "validate_only": True}
+    ),
+    "DELETE /api/v1/groups/{group}": Expected(401, 403, 403),
     "GET /api/v1/queues": Expected(401, 200, 200, hides=True),
     # It is a random number.
     "GET /api/v1/cluster/join/challenge": Expected(200, 200, 200),
@@ -117,6 +132,9 @@ def state(secured: SecuredBroker) -> object:
         sorted(each["name"] for each in topology["topics"]),
         topic["id"],
         [(each["start_offset"], each["end_offset"]) for each in topic["partitions"]],
+        [(each["replicas"], each["adding"]) for each in topic["partitions"]],
+        topic["configs"],
+        secured.read(f"/api/v1/groups/{GROUP}")["offsets"],
     )
 
 
