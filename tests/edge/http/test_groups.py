@@ -76,10 +76,20 @@ def test_a_group_shows_its_members_and_its_lag(moldau_session_broker, protocol):
         for at in shown["offsets"]
     ]
     assert positions == [(topic, 0, 2, 5, 3), (topic, 1, 3, 3, 0)]
+    behind, at_the_end = (at["lag_seconds"] for at in shown["offsets"])
+    assert behind > 0
+    assert at_the_end == 0
+    assert shown["may"] == ["READ", "DELETE", "DESCRIBE"]
+    (listed_one,) = ask(
+        broker.http_address, "GET", f"/api/v1/groups?lag=true&search=EAM/{protocol}"
+    ).body["groups"]
+    assert (listed_one["group"], listed_one["lag"]) == (group, 3)
+    assert listed_one["lag_seconds"] >= behind
     listed = ask(broker.http_address, "GET", "/api/v1/groups?limit=1000").body
     assert listed["silent"] == []
     kinds = {entry["group"]: entry["type"] for entry in listed["groups"]}
     assert kinds[group] == protocol
+    assert all("lag" not in entry for entry in listed["groups"])
 
 
 def test_positions_and_groups_come_in_pages(moldau_session_broker):

@@ -1,10 +1,13 @@
 """Topics and brokers as a real broker shows them over HTTP."""
 
+from typing import Any
+
 import confluent_kafka
 import pytest
 
 from http_client import ask
 from moldau.client.wire.client import KafkaClient
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -39,6 +42,58 @@ def test_topics_come_in_pages_that_lead_to_each_other(moldau_session_broker):
         "leaderless": 0,
         "under_replicated": 0,
     }
+
+
+def test_a_search_keeps_the_names_that_contain_it(moldau_session_broker):
+    broker = moldau_session_broker
+    with KafkaClient(broker.bootstrap) as client:
+        for name in ("find-Orders-a", "find-orders-b", "find-other"):
+            client.create_topic(name)
+    path = "/api/v1/topics?search=D-oRDers"
+    found = ask(broker.http_address, "GET", f"{path}&limit=1").body
+    assert [topic["name"] for topic in found["topics"]] == ["find-Orders-a"]
+    rest = ask(broker.http_address, "GET", f"{path}&after={found['next']}").body
+    assert [topic["name"] for topic in rest["topics"]] == ["find-orders-b"]
+    assert rest["next"] is None
+    assert ask(broker.http_address, "GET", "/api/v1/topics?search=nothing-like-it").body == {
+        "topics": [],
+        "next": None,
+    }
+
+
+def test_topics_are_listed_with_their_figures(moldau_session_broker):
+    broker, name = moldau_session_broker, "http-figures"
+    with KafkaClient(broker.bootstrap) as client:
+        configs: dict[str, str | None] = {
+            "retention.ms": "3600000",
+            "cleanup.policy": "compact,delete",
+        }
+        client.create_topic(name, partitions=3, configs=configs)
+    path = f"/api/v1/topics?search={name}&stats=true"
+
+    def figures() -> dict[str, Any]:
+        (topic,) = ask(broker.http_address, "GET", path).body["topics"]
+        found: dict[str, Any] = topic
+        return found
+
+    before = figures()
+    assert (before["records"], before["log_bytes"]) == (0, 0)
+    assert (before["retention_ms"], before["retention_bytes"]) == (3600000, -1)
+    assert before["cleanup_policy"] == "compact,delete"
+    body = {"records": [{"key": "k", "value": "x" * 100} for _ in range(12)]}
+
+    def has_rates() -> bool:
+        assert (
+            ask(broker.http_address, "POST", f"/api/v1/topics/{name}/records", body).status == 200
+        )
+        found = figures()
+        return bool(found["records_in"] and found["bytes_in"] > found["records_in"])
+
+    wait_until(has_rates, "somebody has looked for some seconds")
+    after = figures()
+    assert after["records"] > 0
+    assert after["records"] % 12 == 0
+    assert after["log_bytes"] > after["records"] * 50
 
 
 def test_the_last_page_leads_nowhere(moldau_session_broker, moldau_topic):
