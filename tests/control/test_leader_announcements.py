@@ -365,3 +365,26 @@ async def test_numbers_out_of_all_bounds_cost_no_memory() -> None:
     told = (9, 0, 1, [(topic_id(1), partition, 0, (2,)) for partition in (-1, 2**31, 2**62)])
     await one.on_announcement(TWO, msgspec.msgpack.encode(told))
     assert not one.leaders._topics
+
+
+async def test_only_another_leader_than_before_is_elected() -> None:
+    one = Net().start(ONE)
+    elected: list[tuple[int, BrokerId]] = []
+    one.on_elected = lambda key, leader: elected.append((key[1], leader))
+
+    async def announce(sender: BrokerId, epoch: int) -> None:
+        led = [(key()[0], 0, epoch, (sender,))]
+        announcement = (epoch, 0, 1, led)
+        await one.on_announcement(sender, msgspec.msgpack.encode(announcement))
+
+    one.lead(key(), Epoch(1), (ONE, TWO))
+    before = one.changes
+    one.lead(key(), Epoch(2), (ONE,))
+    assert (elected, one.changes > before) == ([], True)
+    await announce(TWO, 3)
+    # Late, or again.
+    await announce(THREE, 2)
+    await announce(TWO, 4)
+    assert elected == [(0, TWO)]
+    one.lead(key(), Epoch(5), (ONE,))
+    assert elected == [(0, TWO), (0, ONE)]
