@@ -56,7 +56,7 @@ def test_a_long_pause_is_not_averaged():
     assert world.rates.span() is None
 
 
-def test_a_topic_that_was_created_again_counts_anew():
+def test_a_topic_that_was_created_again_counts_from_zero():
     world = World()
     world.written = {"t": (1000, 10)}
     world.rates.note()

@@ -40,7 +40,7 @@ class RateSpan:
     def of(self, topic: str) -> TopicRate:
         before_bytes, before_records = self._old.get(topic, _NOTHING)
         count, records = self._new.get(topic, _NOTHING)
-        # A topic that was created again counts anew.
+        # A topic that was created again counts from 0.
         rise, more = max(0, count - before_bytes), max(0, records - before_records)
         return TopicRate(rise / self._seconds, more / self._seconds)
 

@@ -109,7 +109,7 @@ class Lag(Struct, frozen=True, kw_only=True):
 
 class HappenedEvent(Struct, frozen=True, kw_only=True):
     id: int
-    """Rises with each event of the broker that responds; a new process begins anew."""
+    """Rises with each event of the broker that responds; a new process begins again."""
     at_ms: int
     kind: str
     text: str

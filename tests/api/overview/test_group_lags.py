@@ -126,7 +126,7 @@ def test_an_error_is_logged_and_the_last_total_stays(caplog):
     assert "the lag of groups is missing" in caplog.text
 
 
-def test_leaders_elsewhere_are_asked_when_a_person_looks():
+def test_leaders_on_other_brokers_are_asked_when_a_person_looks():
     async def run() -> None:
         world = World({"g": {at("here"): 18, at("there"): 4}, "h": {at("nowhere"): 1}, "none": {}})
         both, unknown, none = await world.lags.here(["g", "h", "none"])
@@ -139,7 +139,7 @@ def test_leaders_elsewhere_are_asked_when_a_person_looks():
     run_virtually(run())
 
 
-def test_positions_are_told_apart():
+def test_each_position_has_its_own_lag():
     async def run() -> None:
         world = World({"g": {at("here"): 18, at("here", 1): 20, at("nowhere"): 1}})
         found = await world.lags.positions("g")

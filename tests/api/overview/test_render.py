@@ -120,7 +120,7 @@ def test_quantiles_are_of_the_time_between_two_samples():
     assert found.latency.commit_p99_ms is None
 
 
-def test_a_broker_that_does_not_respond_is_silent_and_a_problem_only_while_it_is_alive():
+def test_a_broker_that_does_not_respond_is_a_problem_of_its_own_only_while_it_is_alive():
     found = overview_of(view(new={ONE: sample(2.0), TWO: sample(2.0)}))
     assert found.brokers[2].silent
     assert found.brokers[2].version is None

@@ -106,7 +106,7 @@ def test_all_watchers_share_one_task_and_one_encoding():
     run_virtually(run())
 
 
-def test_a_broker_that_is_stuck_or_dead_is_silent_and_holds_up_nobody():
+def test_a_broker_that_is_stuck_or_dead_holds_up_nobody():
     async def run() -> None:
         world = World()
         world.stuck = {2}

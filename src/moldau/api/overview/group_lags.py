@@ -99,7 +99,7 @@ class GroupLags:
             self._measuring = asyncio.get_running_loop().create_task(self._renew())
             self._measuring.add_done_callback(self._renewed)
         if self._measuring is not None:
-            # Whoever asks waits for other things, too: the next time it gets the result.
+            # The caller waits for other things, too: the next call gets the result.
             await asyncio.wait({self._measuring}, timeout=_WAIT_SECONDS)
         return self._totals
 

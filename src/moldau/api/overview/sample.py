@@ -1,8 +1,8 @@
 """What one broker says of itself each time it is asked: counters, and a few figures.
 
 Brokers of different versions exchange it: a field may be added with a default, none is renamed.
-Counters and histograms are since the start of its process, so that whoever asks makes rates and
-quantiles of the difference of two samples.
+Counters and histograms are since the start of its process, so that the broker that asks
+makes rates and quantiles of the difference of two samples.
 """
 
 from collections.abc import Iterable, Sequence

@@ -177,7 +177,8 @@ class OverviewSampler:
 
     async def _sample(self) -> None:
         image = self._cluster.image
-        # Before the brokers are asked: one that dies meanwhile is silent, and dead in the next.
+        # Before the brokers are asked: one that dies meanwhile does not respond, and
+        # is dead in the next overview.
         found = await asyncio.gather(*(self._ask(broker) for broker in image.brokers))
         scan = await self._scan.current()
         is_recent = self._clock.monotonic() - self._sampled_at < 5 * EVERY_SECONDS
