@@ -14,6 +14,7 @@ from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
 from moldau.api.raft_groups import RaftGroups
 from moldau.api.record_deletion import RecordDeletion
+from moldau.api.search.live import LiveViews
 from moldau.api.search.pages import TopicSearch
 from moldau.api.topic_groups import TopicGroups
 from moldau.api.topic_stats import TopicStats
@@ -56,6 +57,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     fetch: FetchService
     offsets: OffsetService
     search: TopicSearch
+    live: LiveViews
     topics: TopicService
     configs: ConfigService
     groups: GroupService

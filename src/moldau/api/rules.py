@@ -103,6 +103,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "fetch.fetch": _read(_READ_TOPIC),
     "fetch.read_page": _read(_READ_TOPIC),
     "search.page": _read(_READ_TOPIC),
+    "search.live": _read(_READ_TOPIC),
+    "search.next_live": _read(_READ_TOPIC),
     "offsets.list_offset": _read(_DESCRIBE_TOPIC),
     "offsets.at": _read(_DESCRIBE_TOPIC),
     "offsets.epoch_end": _read(_DESCRIBE_TOPIC),

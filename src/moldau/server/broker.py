@@ -485,7 +485,7 @@ class BrokerServer:
             ),
             offsets_at=build_offsets_at(self._broker_id, self._cluster, offsets, transport),
             deletions=build_record_deletion(self._broker_id, self._cluster, topics, transport),
-            search=build_search(
+            **build_search(
                 self._broker_id, self._clock, self._cluster, self._partitions, fetch, transport
             ),
             **build_cluster_lists(self._cluster, transport, driver, self._clock, self._servers),

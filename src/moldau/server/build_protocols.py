@@ -2,6 +2,7 @@
 
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
+from typing import TypedDict
 
 from moldau.api.cluster_queries import ClusterQueries
 from moldau.api.entrance import Entrance
@@ -10,6 +11,7 @@ from moldau.api.offsets_at import OffsetsAt
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.leaders import SearchLeaders
+from moldau.api.search.live import LiveViews
 from moldau.api.search.pages import TopicSearch
 from moldau.api.topic_groups import TopicGroups
 from moldau.control.cluster_service import ClusterService
@@ -20,6 +22,7 @@ from moldau.data.fetch import FetchService
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
+from moldau.data.search.follow import FollowPartitions
 from moldau.data.search.pieces import SearchPieces
 from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.model.clock import Clock
@@ -30,6 +33,13 @@ from moldau.replica.transport import Transport
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import GrpcServer, Machine
 from moldau.server.ports import ReservedPort
+
+
+class SearchServices(TypedDict):
+    """By the names that the facade has for them."""
+
+    search: TopicSearch
+    live: LiveViews
 
 
 def build_cluster_views(
@@ -82,13 +92,23 @@ def build_search(
     partitions: Partitions,
     fetch: FetchService,
     transport: Transport,
-) -> TopicSearch:
+) -> SearchServices:
     pieces = SearchPieces(
         clock=clock, partitions=partitions, fetch=fetch, offsets=OffsetService(partitions)
     )
     transport.rpc.serve(PeerMethod.SEARCH_PIECES, pieces.on_request)
     leaders = SearchLeaders(me=me, leader_of=cluster.leader_of, pieces=pieces, caller=transport)
-    return TopicSearch(clock=clock, leaders=leaders)
+    follow = FollowPartitions(clock=clock, pieces=pieces)
+    transport.rpc.serve(PeerMethod.FOLLOW_PARTITIONS, follow.on_request)
+    views = LiveViews(
+        me=me,
+        clock=clock,
+        leader_of=cluster.leader_of,
+        topic_of=lambda name: cluster.image.topic(name),
+        follow=follow,
+        caller=transport,
+    )
+    return {"search": TopicSearch(clock=clock, leaders=leaders), "live": views}
 
 
 def build_append_service(

@@ -6,9 +6,10 @@ decodes, so that searches share what they may take from everything else.
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -44,6 +45,8 @@ _TRIES_MAX: Final = 3
 """Of a read below the start of the log, which retention may move."""
 
 _thread: Final = ThreadPoolExecutor(1, thread_name_prefix="search")
+T = TypeVar("T")
+
 _decode: Final = msgspec.msgpack.Decoder(SearchWanted).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -102,24 +105,23 @@ class SearchPieces:
 
     # ---- where it is
 
-    def _lead(self, wanted: SearchWanted, partition: int) -> HostedPartition:
-        """Raises RefusedError."""
-        hosted = self._partitions.lead(wanted.topic, partition)
+    def lead(self, topic: str, topic_id: bytes, partition: int) -> HostedPartition:
+        """The partition, if this broker leads it and knows what is committed. Raises
+        RefusedError."""
+        hosted = self._partitions.lead(topic, partition)
         replica = hosted.replica
-        if replica.topic_id != wanted.topic_id:
-            raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{wanted.topic}' was deleted"
-            )
+        if replica.topic_id != topic_id:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' was deleted")
         if not replica.is_ready:
             raise RefusedError(
                 ErrorCode.LEADER_NOT_AVAILABLE,
-                f"{wanted.topic}-{partition}: its leader was just elected",
+                f"{topic}-{partition}: its leader was just elected",
             )
         return hosted
 
     def _begin(self, wanted: SearchWanted, each: PieceWanted) -> Piece:
         """Where it begins and ends by now. Raises RefusedError."""
-        replica = self._lead(wanted, each.partition).replica
+        replica = self.lead(wanted.topic, wanted.topic_id, each.partition).replica
         start, end = replica.log.start_offset, replica.last_stable_offset
         position, stop = each.position, each.stop
         if position is None:
@@ -199,7 +201,7 @@ class SearchPieces:
         while not scan.is_full and scan.bytes_searched < PIECE_BYTES_MAX:
             if scan.batches and self._clock.monotonic() >= deadline:
                 break
-            hosted = self._lead(wanted, each.partition)
+            hosted = self.lead(wanted.topic, wanted.topic_id, each.partition)
             start = hosted.replica.log.start_offset
             if wanted.newest:
                 gone += max(0, min(start, scan.position) - stop)
@@ -253,7 +255,7 @@ class SearchPieces:
         reads: list[PartitionFetchResult] = []
         offset = first
         while offset < end:
-            result = await self._read(wanted.topic, index, offset, chunk_bytes)
+            result = await self.read(wanted.topic, index, offset, chunk_bytes)
             if not result.size or result.record_count <= 0:
                 break
             reads.append(result)
@@ -263,10 +265,7 @@ class SearchPieces:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"{wanted.topic}-{index} is temporarily unavailable on this broker",
             )
-        loop = asyncio.get_running_loop()
-        goes_on = await loop.run_in_executor(
-            _thread, _scan_all, scan, reversed(reads) if wanted.newest else reads
-        )
+        goes_on = await in_thread(_scan_all, scan, reads[::-1] if wanted.newest else reads)
         if goes_on:
             # Also past batches in which there was nothing to look at.
             if wanted.newest:
@@ -283,7 +282,7 @@ class SearchPieces:
             self._partitions.take_offline(hosted, error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
-    async def _read(
+    async def read(
         self, topic: str, partition: int, offset: int, bytes_max: int
     ) -> PartitionFetchResult:
         """Raises RefusedError."""
@@ -312,21 +311,30 @@ class SearchPieces:
 
 def _scan_all(scan: Scan, reads: Iterable[PartitionFetchResult]) -> bool:
     """In the thread. Raises RefusedError."""
+    return all(scan.run(stored_of(result)) for result in reads)
+
+
+def stored_of(result: PartitionFetchResult) -> Stored:
+    """In the thread: its bytes. Raises RefusedError."""
+    return Stored(bytes_of(result.data if result.data is not None else b""), result.aborted or ())
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """The result of `work`, done by the thread of searches. Raises RefusedError."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, partial(_politely, work, *arguments))
+
+
+def _politely(work: Callable[..., T], *arguments: Any) -> T:
     interval = sys.getswitchinterval()
-    # Whenever the event loop wakes up, this thread has to let it run. There is only one such thread.
+    # Whenever the event loop wakes up, this thread has to let it run. It is the only such thread.
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        return all(_scan_one(scan, result) for result in reads)
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def _scan_one(scan: Scan, result: PartitionFetchResult) -> bool:
-    data = bytes_of(result.data if result.data is not None else b"")
-    try:
-        return scan.run(Stored(data, result.aborted or ()))
+        return work(*arguments)
     except BatchFormatError as error:
         raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def _failed(each: PieceWanted, error: RefusedError) -> Piece:

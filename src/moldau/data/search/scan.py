@@ -90,6 +90,18 @@ class Scan:
                 return False
         return True
 
+    def count(self, stored: Stored) -> int:
+        """The messages of these batches from the position on, looking at headers only where that
+        is enough. Oldest first only. Raises BatchFormatError."""
+        data, aborted = stored
+        total = 0
+        for at, header in self._batches(data):
+            if header.is_control:
+                total += self._matcher.wanted.shows_markers and header.record_count
+            elif not _is_hidden(header, aborted):
+                total += _count_from(data, at, header, self.position)
+        return total
+
     def _batches(self, data: bytes) -> list[tuple[int, BatchHeader]]:
         """Those with something to look at. Raises BatchFormatError."""
         found = []
@@ -185,6 +197,20 @@ class Scan:
         hit = _cut(record, kind, self._rank(record.timestamp), self.reached, self._value_max)
         self.hits.append(hit)
         self.bytes_left -= hit.size
+
+
+def _count_from(data: bytes, at: int, header: BatchHeader, offset: int) -> int:
+    count = header.record_count
+    if offset <= header.base_offset:
+        return count
+    left = header.next_offset - offset
+    if count == header.last_offset_delta + 1:
+        return left
+    try:
+        body = _open(data, at, header)
+        return len(find_places(header, body, b"", offset, header.next_offset))
+    except BatchFormatError:
+        return min(count, left)
 
 
 def _is_hidden(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:

@@ -254,6 +254,13 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         _RECORDS,
         refusals=(404,),
     ),
+    ("GET", "/api/v1/topics/{topic}/live"): Operation(
+        "watchMessages",
+        "New messages of all partitions with Server-Sent Events; in bursts some are skipped",
+        {200: tail.MEDIA_TYPE},
+        _MESSAGES,
+        refusals=(404,),
+    ),
     ("GET", "/api/v1/brokers"): Operation(
         "listBrokers", "Brokers, in pages", {200: BrokerList}, _PAGE_BY_NUMBER
     ),

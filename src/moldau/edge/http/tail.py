@@ -51,14 +51,19 @@ class Tails:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` ends the waits for records."""
         self._wake = wake
-        self._is_stopping = False
+        self.is_stopping = False
         self.count = 0
+        """Of the streams of this module and of live views."""
+        self.on_stop: dict[Callable[[], None], None] = {}
+        """Called when the broker stops."""
 
     def stop(self) -> None:
         """End all streams; their clients reconnect to another broker."""
-        self._is_stopping = True
+        self.is_stopping = True
         # Wakes the streams that wait for records. No Kafka client is connected by then.
         self._wake()
+        for wake in list(self.on_stop):
+            wake()
 
     async def follow(self, request: Request) -> Response:
         check_query(request, *POSITION_PARAMETERS, *FILTER_PARAMETERS)
@@ -70,11 +75,7 @@ class Tails:
         leader = session.cluster.remote_leader(topic, partition)
         if leader is not None:
             return relay_to(request, leader)
-        if self.count >= TAILS_MAX:
-            raise RefusedError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"The limit of {TAILS_MAX} tail streams per broker is reached",
-            )
+        self.check_count()
         offset = _resumed(request)
         if offset is None:
             offset = read_offset(session, request, topic, partition, by_default=LATEST)
@@ -85,14 +86,22 @@ class Tails:
             # Before the response starts, so that a bad offset gets a normal error response.
             first = await self._read(subscription, offset)
         except BaseException:
-            self._ended()
+            self.ended()
             raise
         if request.method == "HEAD":
-            self._ended()
+            self.ended()
             return Response(headers=HEADERS, media_type=MEDIA_TYPE)
-        return EventStream(self._events(subscription, first), on_end=self._ended)
+        return EventStream(self._events(subscription, first), on_end=self.ended)
 
-    def _ended(self) -> None:
+    def check_count(self) -> None:
+        """Raises RefusedError if there are too many streams."""
+        if self.count >= TAILS_MAX:
+            raise RefusedError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"The limit of {TAILS_MAX} tail streams per broker is reached",
+            )
+
+    def ended(self) -> None:
         self.count -= 1
 
     async def _read(
@@ -143,7 +152,7 @@ class Tails:
                 page = await self._read(
                     subscription, page.next_offset, wait_ms_max=QUIET_MS_MAX, is_stream=True
                 )
-                if self._is_stopping:
+                if self.is_stopping:
                     raise RefusedError(ErrorCode.BROKER_NOT_AVAILABLE, "The broker is stopping")
                 # Also while a filter skips everything. The wait may end slightly early.
                 if not page.records and clock() - sent_at >= QUIET_MS_MAX / 1000 * 0.9:

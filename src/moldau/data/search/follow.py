@@ -1,0 +1,234 @@
+"""Waits for new messages of the partitions that this broker leads, for live views of any broker.
+
+A view takes a few messages at a time. What comes beyond that is only counted, by the headers of the
+batches, so that no view falls behind.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from moldau.data.fetch import PartitionFetchResult
+from moldau.data.search.filters import Matcher, SearchFilter
+from moldau.data.search.pieces import CHUNK_BYTES, SearchPieces, in_thread, stored_of
+from moldau.data.search.scan import Scan
+from moldau.data.search.types import Hit
+from moldau.model.clock import Clock
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
+from moldau.net.peers.caller import decode_request
+from moldau.replica.replica import Replica
+
+WAIT_MS_MAX: Final = 2000
+WAITS_MAX: Final = 24
+"""Of one other broker at once; the others get an empty response, and ask again."""
+ROUND_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Stored bytes that are passed in one response."""
+_SCAN_SECONDS: Final = 0.05
+"""For which one response looks for matches."""
+_TRIES_MAX: Final = 3
+"""Of a read below the start of the log, which retention may move."""
+_HITS_MAX: Final = 1000
+_BYTES_MAX: Final = 2 * 1024 * 1024
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class FollowWanted(Struct, frozen=True, array_like=True):
+    """Append fields only: it goes between brokers."""
+
+    topic: str
+    topic_id: bytes
+    wanted: SearchFilter
+    value_max: int
+    limit: int
+    bytes_max: int
+    wait_ms: int
+    positions: list[tuple[int, int | None]]
+    """Partition and offset; None: from now on."""
+
+
+class Followed(Struct, frozen=True, array_like=True):
+    """What came in one partition."""
+
+    partition: int
+    position: int
+    hits: list[Hit]
+    skipped: int
+    """Messages that were not looked at."""
+    bytes_read: int = 0
+    error: int = 0
+    message: str = ""
+
+
+_decode: Final = msgspec.msgpack.Decoder(FollowWanted).decode
+
+
+class FollowPartitions:
+    def __init__(self, *, clock: Clock, pieces: SearchPieces) -> None:
+        self._clock = clock
+        self._pieces = pieces
+        self._waits: Counter[BrokerId] = Counter()
+
+    async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
+        """The RPC handler of the leader. Raises RefusedError."""
+        wanted = decode_request(_decode, payload)
+        may_wait = self._waits[sender] < WAITS_MAX
+        self._waits[sender] += 1
+        try:
+            return _encode(await self.follow(wanted, may_wait=may_wait))
+        finally:
+            self._waits[sender] -= 1
+
+    async def follow(self, wanted: FollowWanted, *, may_wait: bool = True) -> list[Followed]:
+        """What is new in any of the partitions; waits for it. Without those with nothing new."""
+        found = self._look(wanted)
+        if not found and may_wait:
+            await self._wait(wanted)
+            found = self._look(wanted)
+        matcher = Matcher(wanted.wanted)
+        deadline = self._clock.monotonic() + _SCAN_SECONDS
+        moving = sum(not each.error and not each.hits for each in found) or 1
+        limit = max(1, min(wanted.limit, _HITS_MAX) // moving)
+        bytes_max = max(1, min(wanted.bytes_max, _BYTES_MAX) // moving)
+        done: list[Followed] = []
+        begins = dict(wanted.positions)
+        for each in found:
+            begin = begins[each.partition]
+            if each.error or begin is None or each.position <= begin:
+                done.append(each)
+                continue
+            try:
+                read = self._read(
+                    wanted, matcher, each.partition, begin, limit, bytes_max, deadline
+                )
+                done.append(await read)
+            except RefusedError as error:
+                done.append(_failed(each.partition, begin, error))
+        return done
+
+    def _look(self, wanted: FollowWanted) -> list[Followed]:
+        """The partitions that have something new, or an error."""
+        found = []
+        for partition, position in wanted.positions:
+            try:
+                replica = self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
+            except RefusedError as error:
+                found.append(_failed(partition, position or 0, error))
+                continue
+            end = replica.last_stable_offset
+            # Beyond the end of the log: messages were lost by force, it goes on with what comes.
+            is_lost = (
+                position is not None
+                and position > replica.log.end_offset
+                and replica.has_recent_majority()
+            )
+            if position is None or position < end or is_lost:
+                found.append(Followed(partition, end, [], 0))
+        return found
+
+    async def _wait(self, wanted: FollowWanted) -> None:
+        wakeup = _Wakeup()
+        replicas = [
+            self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
+            for partition, _ in wanted.positions
+        ]
+        for replica, (_, position) in zip(replicas, wanted.positions, strict=True):
+            wakeup.watch(replica, position or 0)
+        try:
+            async with asyncio.timeout(min(wanted.wait_ms, WAIT_MS_MAX) / 1000):
+                await wakeup.event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            wakeup.cancel()
+
+    async def _read(
+        self,
+        wanted: FollowWanted,
+        matcher: Matcher,
+        partition: int,
+        position: int,
+        limit: int,
+        bytes_max: int,
+        deadline: float,
+    ) -> Followed:
+        """Raises RefusedError."""
+        skipped = passed = tries = 0
+        scan: Scan | None = None
+        while True:
+            replica = self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
+            start, end = replica.log.start_offset, replica.last_stable_offset
+            if position < start:
+                # Retention was faster.
+                skipped += start - position
+                position = start
+            if position >= end or passed >= ROUND_BYTES_MAX:
+                break
+            if scan is None:
+                scan = Scan(
+                    matcher,
+                    newest=False,
+                    position=position,
+                    stop=end,
+                    reached=None,
+                    limit=limit,
+                    bytes_max=bytes_max,
+                    value_max=wanted.value_max,
+                    is_over=lambda: self._clock.monotonic() >= deadline,
+                )
+            scan.position, scan.stop = position, end
+            try:
+                result = await self._pieces.read(wanted.topic, partition, position, CHUNK_BYTES)
+            except RefusedError as error:
+                tries += 1
+                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and tries < _TRIES_MAX:
+                    continue
+                if passed or skipped:
+                    # What was read is good; the next request gets the error.
+                    break
+                raise
+            if not result.size or result.record_count <= 0:
+                break
+            skipped += await in_thread(_scan_or_count, scan, result)
+            position = scan.position = max(scan.position, position + result.record_count)
+            passed += result.size
+        if scan is None:
+            return Followed(partition, position, [], skipped)
+        return Followed(partition, position, scan.hits, skipped, scan.bytes_read)
+
+
+class _Wakeup:
+    """Ends a wait when one of the partitions has something new, or is not led here any more."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._positions: dict[Replica, int] = {}
+
+    def watch(self, replica: Replica, position: int) -> None:
+        self._positions[replica] = position
+        replica.watchers[self] = None
+
+    def on_progress(self, replica: Replica) -> None:
+        if replica.last_stable_offset > self._positions.get(replica, -1):
+            self.event.set()
+
+    def on_unavailable(self, replica: Replica) -> None:
+        self.event.set()
+
+    def cancel(self) -> None:
+        for replica in self._positions:
+            replica.watchers.pop(self, None)
+
+
+def _scan_or_count(scan: Scan, result: PartitionFetchResult) -> int:
+    """In the thread: the messages that were not looked at. Raises RefusedError."""
+    stored = stored_of(result)
+    return 0 if scan.run(stored) else scan.count(stored)
+
+
+def _failed(partition: int, position: int, error: RefusedError) -> Followed:
+    return Followed(partition, position, [], 0, 0, int(error.code), str(error))
