@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 from handler_calls import image, topic
 from msgspec import Struct, field
@@ -16,6 +17,7 @@ from moldau.api.cluster_transactions import (
     TransactionPage,
 )
 from moldau.api.overview.group_lags import PositionLag
+from moldau.api.search.types import LiveFeed, LiveWanted, Search, SearchFilter, Start
 from moldau.api.session import Session
 from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
 from moldau.control.config_service import ResourceKind
@@ -118,6 +120,22 @@ def fetch(session: Session) -> list[PartitionFetchResult] | str:
     wanted = [PartitionFetch("orders", 0, Offset(0), 100, -1)]
     session.fetch.fetch(wanted, bytes_min=1, bytes_max=100, wait_ms_max=10, on_ready=results.append)
     return results[0] if results else "parked"
+
+
+SEARCH = Search(
+    newest=True,
+    start=Start(),
+    wanted=SearchFilter(),
+    partitions=None,
+    limit=1,
+    value_max=1,
+    cursor=None,
+)
+LIVE = LiveWanted(wanted=SearchFilter(), partitions=None, value_max=1)
+
+
+async def stays() -> bool:
+    return False
 
 
 def nothing_to_read(requests: object, *, on_ready: Callable[[Any], None], **_: object) -> None:
@@ -360,6 +378,9 @@ SAMPLES: dict[str, list[Sample]] = {
         lambda s: s.fetch.read_page("orders", 0, 0, limit=1),
         effects={"fetch.fetch": nothing_to_read},
     ),
+    "search.page": one(lambda s: s.search.page(ORDERS, SEARCH, stays)),
+    "search.live": one(lambda s: s.search.live(ORDERS, LIVE)),
+    "search.next_live": one(lambda s: s.search.next_live(ORDERS, Mock(spec=LiveFeed), 0)),
     "offsets.list_offset": one(lambda s: s.offsets.list_offset("orders", 0, -1)),
     "offsets.at": one(
         lambda s: s.offsets.at("orders", 0, -1),

@@ -469,3 +469,45 @@ def test_stored_checksums_can_be_verified_step_by_step(make: Make) -> None:
     # What is not flushed may still be being written.
     assert (offset, size) == (30, sum(len(batch) for batch in list(log.batches(Offset(0)))[:30]))
     assert 5 < steps < 30
+
+
+def test_a_reader_that_goes_backwards_finds_where_to_begin(make: Make) -> None:
+    log = make()
+    for number in range(40):
+        append(log, count=number % 4 + 1, value=b"v" * (number * 7 % 150))
+    bases = [header.base_offset for header in log.headers(Offset(0))]
+    for offset in range(1, log.end_offset + 1):
+        for bytes_max in (1, 300, 1 << 20):
+            first, size = log.chunk_before(Offset(offset), bytes_max)
+            assert first in bases
+            assert first < offset
+            # Reads from there come to the batch of the record before it.
+            at: int = first
+            got = 0
+            while at < offset:
+                data = read_bytes(log, at, 200)
+                got += len(data)
+                at = headers_of(data)[-1].next_offset
+            assert size <= got
+            holder = max(base for base in bases if base < offset)
+            if bytes_max == 1:
+                assert holder - first <= 12
+    # All of it is found in steps, across segments.
+    offset, steps = int(log.end_offset), 0
+    while offset > 0:
+        offset = log.chunk_before(Offset(offset), 300)[0]
+        steps += 1
+    assert 1 < steps <= 40
+
+
+def test_there_is_nothing_before_the_start_and_after_the_end(make: Make) -> None:
+    log = make()
+    for _ in range(10):
+        append(log, count=5)
+    flush(log)
+    log.delete_before(Offset(12))
+    assert log.chunk_before(Offset(13), 1 << 20)[0] == 12
+    for offset in (0, 12, log.end_offset + 1):
+        with pytest.raises(RefusedError) as refused:
+            log.chunk_before(Offset(offset), 100)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,6 +1,7 @@
 """A search that stops and goes on finds what one in a single run finds: all, once, in order."""
 
 import asyncio
+import itertools
 import random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -97,8 +98,9 @@ async def test_pages_are_the_parts_of_one_sequence(seed: int) -> None:
             for partition, spans in ranges.items():
                 ordered = sorted(spans)
                 assert ordered == (spans[::-1] if newest else spans)
-                assert ordered[0][0] == starts[partition] and ordered[-1][1] == ends[partition]
-                assert all(a[1] == b[0] for a, b in zip(ordered, ordered[1:], strict=False))
+                assert ordered[0][0] == starts[partition]
+                assert ordered[-1][1] == ends[partition]
+                assert all(a[1] == b[0] for a, b in itertools.pairwise(ordered))
 
 
 @pytest.mark.parametrize("seed", seeds(10))
@@ -195,7 +197,8 @@ async def test_who_disconnects_ends_the_search() -> None:
         return True
 
     page = await world.service.page(topic(), search(), gone)
-    assert page.hits == [] and page.records == 0
+    assert page.hits == []
+    assert page.records == 0
 
 
 async def test_more_searches_than_the_limit_wait_and_then_are_refused() -> None:

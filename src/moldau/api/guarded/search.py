@@ -51,7 +51,7 @@ class GuardedSearch:
         if (meter := self._guard.meter()) is not None:
             await meter.admitted(QuotaKey.FETCH)
             await meter.admitted(QuotaKey.REQUEST)
-        batch = await feed.next(seconds_max)
+        batch = await self._views.next(feed, seconds_max)
         # Rights may have ended while it waited.
         self._guard.check("search.next_live", _TOPIC, topic.name)
         if meter is not None and batch is not None:

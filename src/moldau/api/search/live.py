@@ -97,6 +97,10 @@ class LiveViews:
             raise error
         return LiveFeed(self, topic, wanted)
 
+    async def next(self, feed: "LiveFeed", seconds_max: float) -> "LiveBatch | None":
+        """What came; None after some time without anything. Raises RefusedError."""
+        return await feed.next(seconds_max)
+
 
 class LiveFeed:
     """What one view gets. Close it."""
