@@ -2,20 +2,22 @@
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.data.search.filters import Matcher, SearchFilter
 from moldau.data.search.scan import Scan, Stored
 from moldau.data.search.types import Piece, PieceWanted, SearchWanted
 from moldau.metadata.image import Topic
-from moldau.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
+from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import read_header
 from moldau.records.compact import empty_batch, keep_records, scan_records
 from moldau.records.compression import Codec
 from moldau.records.control import EndMarker, build_end_marker
-from moldau.records.record import Record, build_batch, open_body, read_records
+from moldau.records.record import Headers, Record, build_batch, open_body, read_records
 from moldau.replica.aborted_transactions import AbortedTransaction
 from moldau.testing.replicas import ManualClock
+
+HEADERS: Final[list[Headers]] = [[], [], [("h", b"1")], [("h", None), ("g", b"2")]]
 
 
 class Expected(NamedTuple):
@@ -38,7 +40,9 @@ class StoredPartition:
         for _ in range(batches):
             kind = rng.random()
             if kind < 0.1:
-                self._add(empty_batch(Offset(0), Offset(rng.randint(1, 3)), 1, TimestampMs(5)))
+                self._add(
+                    empty_batch(Offset(0), Offset(rng.randint(1, 3)), Epoch(1), TimestampMs(5))
+                )
             elif kind < 0.25:
                 self._transaction(rng)
             else:
@@ -65,7 +69,7 @@ class StoredPartition:
                 TimestampMs(max(0, now + rng.randint(-5, 5))),
                 rng.choice((None, b"a", b"b", b"key")),
                 rng.choice((None, b"", b"needle", b"hay", b'{"a": {"b": [1, 2]}}', b"x" * 200)),
-                rng.choice(([], [], [("h", b"1")], [("h", None), ("g", b"2")])),
+                rng.choice(HEADERS),
             )
             for _ in range(rng.randint(1, 6))
         ]

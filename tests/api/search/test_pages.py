@@ -135,7 +135,8 @@ async def test_newest_first_is_oldest_first_reversed_where_times_ascend() -> Non
         world.partitions.append(partition)
     both = []
     for newest in (True, False):
-        found, cursor = [], None
+        found: list[tuple[int, int]] = []
+        cursor = None
         while not found or cursor is not None:
             page = await world.page(search(newest=newest, limit=1000, cursor=cursor))
             found += [(partition, hit.offset) for partition, hit in page.hits]
