@@ -103,6 +103,10 @@ def loads_table(bench: Bench) -> Table:
     for suffix, words in (("", ""), (".keyed", ", with keys")):
         name = f"produce 100 B, 1,000 in a body{words}"
         _add_load(table, bench, f"http.produce{suffix}", name, "raw socket", "moldau, HTTP")
+    for codec in ("none", "lz4"):
+        for query in ("contains", "json", "path", "newest"):
+            metric, name = f"search.{codec}.{query}", f"search 1024 B, {codec}: {query}"
+            _add_load(table, bench, metric, name, "one request at a time", "moldau, HTTP")
     return table
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
+from http.client import HTTPConnection
 from typing import Any
 
 from benchmarks.clients.pump import LoadError, connect, one_at_a_time, timed
@@ -89,7 +91,53 @@ def produce_one(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     return lambda: one_at_a_time(lambda: _exchange(sock, request), spec["count"], spec["size"])
 
 
+def search(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Page after page to the end; meanwhile another connection asks for what costs nothing."""
+    count, port = spec["count"], spec["http_port"]
+    path = f"/api/v1/topics/{spec['topic']}/search?{spec['query']}"
+    waits: list[float] = []
+    is_over = threading.Event()
+
+    def probe() -> None:
+        connection = HTTPConnection("127.0.0.1", port)
+        while not is_over.wait(0.005):
+            began = time.perf_counter()
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            waits.append(time.perf_counter() - began)
+        connection.close()
+
+    def work() -> int:
+        prober = threading.Thread(target=probe)
+        prober.start()
+        connection = HTTPConnection("127.0.0.1", port)
+        searched, cursor = 0, ""
+        try:
+            while cursor is not None and searched < count:
+                connection.request("GET", path + (cursor and f"&cursor={cursor}"))
+                page = json.loads(connection.getresponse().read())
+                if "searched" not in page:
+                    raise LoadError(f"a search was refused: {page}")
+                searched += page["searched"]["records"]
+                cursor = page["cursor"]
+        finally:
+            is_over.set()
+            prober.join()
+            connection.close()
+        return int(searched)
+
+    def measured() -> dict[str, Any]:
+        found = timed(count, spec["size"], work)
+        ordered = sorted(waits) or [0.0]
+        found["p50_us"] = ordered[len(ordered) // 2] * 1e6
+        found["p99_us"] = ordered[len(ordered) * 99 // 100] * 1e6
+        return found
+
+    return measured
+
+
 LOADS: dict[str, Callable[[dict[str, Any]], Callable[[], dict[str, Any]]]] = {
     "http-produce": produce,
     "http-produce-one": produce_one,
+    "http-search": search,
 }
