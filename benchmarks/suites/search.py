@@ -11,7 +11,7 @@ from benchmarks.harness import free_port
 CODECS = ("none", "lz4")
 QUERIES = {
     "contains": "contains=needle",
-    "json": "json=user.id%3D-7",
+    "json": "json=user.id%3D7000000",
     "path": "json=user.nowhere",
     "newest": "limit=1000",
 }

@@ -14,7 +14,10 @@ from moldau.records.batch import (
     BatchFormatError,
     BatchHeader,
 )
-from moldau.records.record import Record, read_bytes, read_headers, read_varint
+from moldau.records.record import Headers, Record, read_bytes, read_headers, read_varint
+
+# What a NamedTuple's own constructor does, without its call.
+_new = tuple.__new__
 
 
 class RecordPlace(NamedTuple):
@@ -61,9 +64,24 @@ def find_places(
             if needle_at >= end:
                 position = end
                 continue
+            # Numbers of one and two bytes, the common case, are read without a call.
             at = position + 1
-            timestamp_delta, at = read_varint(body, at)
-            delta, at = read_varint(body, at)
+            timestamp_delta = body[at]
+            if timestamp_delta < 0x80:
+                timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
+                at += 1
+            else:
+                timestamp_delta, at = read_varint(body, at)
+            delta = body[at]
+            if delta < 0x80:
+                delta = (delta >> 1) ^ -(delta & 1)
+                at += 1
+            elif body[at + 1] < 0x80:
+                delta = (delta & 0x7F) | body[at + 1] << 7
+                delta = (delta >> 1) ^ -(delta & 1)
+                at += 2
+            else:
+                delta, at = read_varint(body, at)
             if not delta_last < delta <= header.last_offset_delta:
                 raise BatchFormatError(f"offset delta {delta} after {delta_last}")
             delta_last = delta
@@ -78,7 +96,7 @@ def find_places(
                 )
                 if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
                     raise BatchFormatError(f"timestamp {timestamp} has more than 64 bits")
-                found.append(RecordPlace(Offset(offset), TimestampMs(timestamp), at, end))
+                found.append(_new(RecordPlace, (offset, timestamp, at, end)))
             position = end
             if needle:
                 needle_at = body.find(needle, end)
@@ -90,12 +108,28 @@ def find_places(
 def read_place(body: bytes, place: RecordPlace) -> Record:
     """The record there. Raises BatchFormatError."""
     offset, timestamp, position, end = place
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
     try:
-        key, position = read_bytes(body, position, end)
-        value, position = read_bytes(body, position, end)
+        size = body[position]
+        if size < 0x80 and not size & 1:
+            position += 1 + (size >> 1)
+            key = body[position - (size >> 1) : position]
+        else:
+            key, position = read_bytes(body, position, end)
+        size = body[position]
+        if size & 0x80 and not size & 1 and body[position + 1] < 0x80:
+            size = (size & 0x7F) >> 1 | body[position + 1] << 6
+            position += 2 + size
+            value = body[position - size : position]
+        else:
+            value, position = read_bytes(body, position, end)
+        if position + 1 == end and not body[position]:
+            return _new(Record, (offset, timestamp, key, value, []))
         headers, position = read_headers(body, position, end)
     except IndexError:
         raise BatchFormatError("a number runs past the end of the batch") from None
     if position != end:
         raise BatchFormatError(f"record ends at byte {position}, not {end}")
-    return Record(offset, timestamp, key, value, headers)
+    return _new(Record, (offset, timestamp, key, value, headers))

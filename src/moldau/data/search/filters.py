@@ -57,7 +57,7 @@ class JsonTerm(Struct, frozen=True, array_like=True):
         if text is not None and (
             _INTEGER.fullmatch(text) or (_PLAIN.fullmatch(text) and not _NUMBER.fullmatch(text))
         ):
-            return text.removeprefix("-").encode()
+            return ("0" if text == "-0" else text).encode()
         names = [part for part in self.path if not part.isdigit() and _PLAIN.fullmatch(part)]
         return max((name.encode() for name in names), key=len, default=b"")
 
