@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from console_page import Console, browsing, console
 from playwright.sync_api import Browser
 
-from confluent_kafka import Consumer, Producer, TopicPartition
 from moldau import QueueClient
 from moldau.client.wire.client import KafkaClient
 from moldau.testing.cluster import Cluster
