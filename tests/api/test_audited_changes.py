@@ -19,6 +19,7 @@ from use_case_samples import (
     offset_to_commit,
 )
 
+from moldau.api.cluster_transactions import AbortedTransaction
 from moldau.api.rules import RULES
 from moldau.api.session import Session
 from moldau.control.config_service import ResourceKind
@@ -36,6 +37,8 @@ from moldau.model.backup import (
 )
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.queues.admin import DeadLetterPosition
+from moldau.queues.admin_messages import Purged
 from moldau.queues.connect import DefinitionCheck
 from moldau.queues.types import ConnectOptions, ConnectResult
 from moldau.security.acl import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
@@ -162,6 +165,33 @@ ROWS: list[Row] = [
         ["orders-0: producer 7 epoch 0"],
     ),
     (
+        "queue_admin.redrive",
+        lambda s: s.queue_admin.redrive("billing", "orders", None, target=None, validate_only=True),
+        ["only validated: all dead letters of orders to orders"] * 2,
+    ),
+    (
+        "queue_admin.redrive",
+        lambda s: s.queue_admin.redrive(
+            "billing", "orders", [DeadLetterPosition(0, 7)], target="u", validate_only=False
+        ),
+        ["1 dead letters of orders to u"] * 2,
+    ),
+    (
+        "queue_admin.purge",
+        lambda s: s.queue_admin.purge("billing", "orders", Purged.DEAD, confirm="billing"),
+        ["dead messages of orders", "dead messages of billing"],
+    ),
+    (
+        "cluster_transactions.abort",
+        lambda s: s.cluster_transactions.abort("payments"),
+        [""],
+    ),
+    (
+        "cluster_transactions.abort_hanging",
+        lambda s: s.cluster_transactions.abort_hanging(PARTITION, 7, 0),
+        ["orders-0: producer 7 epoch 0"],
+    ),
+    (
         "cluster.join_proven",
         lambda s: s.cluster.join_proven(PROVEN),
         ["broker 3 by the secret of the cluster"],
@@ -267,6 +297,9 @@ def world() -> GuardedWorld:
         "delete_offsets": [ErrorCode.NONE] * 2,
         "describe": DescribedGroup(error=ErrorCode.NONE, protocol_type="consumer"),
     }
+    made.services["cluster_transactions"].answers["abort"] = AbortedTransaction(
+        state="Ongoing", is_aborted=True, producer_id=7, producer_epoch=0, partitions=[]
+    )
     token = JoinToken("one", b"planted", 1)
     made.services["security"].answers["create_join_token"] = ("one.planted", token)
     return made

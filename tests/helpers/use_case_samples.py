@@ -4,18 +4,18 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
-from handler_calls import image, topic
-from msgspec import Struct, field
-from msgspec.structs import replace
+from handler_calls import image
+from operator_samples import OPERATOR_SAMPLES
+from samples import CLUSTER as CLUSTER
+from samples import GROUP as GROUP
+from samples import NAMES as NAMES
+from samples import NO_RIGHT_ON_TOPIC, ORDERS, PARTITION, PRODUCER, one
+from samples import QUEUE as QUEUE
+from samples import TOPIC as TOPIC
+from samples import TRANSACTION as TRANSACTION
+from samples import Sample as Sample
 
-from moldau.api.cluster_pipelines import PipelineBoard
 from moldau.api.cluster_queries import GroupListing
-from moldau.api.cluster_transactions import (
-    AbortedTransaction,
-    OpenProducer,
-    TransactionListing,
-    TransactionPage,
-)
 from moldau.api.overview.group_lags import PositionLag
 from moldau.api.search.types import LiveFeed, LiveWanted, Search, SearchFilter, Start
 from moldau.api.session import Session
@@ -57,14 +57,9 @@ from moldau.model.ids import (
     Epoch,
     Offset,
     PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
     TimestampMs,
-    TopicPartition,
 )
 from moldau.model.topology import ProvenJoinRequest, SealedJoinReply, Topology, TopologyTopic
-from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView
-from moldau.queues.admin_messages import Purged
 from moldau.queues.types import (
     AssignedPartition,
     Assignment,
@@ -77,38 +72,9 @@ from moldau.queues.types import (
     PollOptions,
     PollResult,
 )
-from moldau.security.acl import CLUSTER_NAME, ResourceType
 from moldau.security.quotas import QuotaEntity
 from moldau.security.scram import ScramCredential, ScramMechanism
 from moldau.transactions.results import DescribedTransaction, ListedTransaction
-
-TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
-CLUSTER, TRANSACTION = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
-NAMES = {TOPIC: "orders", GROUP: "billing", CLUSTER: CLUSTER_NAME, TRANSACTION: "payments"}
-ORDERS = topic("orders", (1, 2))
-PARTITION = TopicPartition("orders", PartitionIndex(0))
-PRODUCER = ProducerId(7), ProducerEpoch(0)
-NO_RIGHT_ON_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-
-class Sample(Struct, frozen=True, kw_only=True):
-    """One way to call a use case."""
-
-    call: Callable[[Session], Any]
-    kinds: tuple[ResourceType, ...] | None = None
-    """The rights that this call needs, of those in the rule; None: all."""
-    without: dict[ResourceType, Any] = field(default_factory=dict)
-    """What it returns without the right on this kind, if it does not raise."""
-    refused_as: dict[ResourceType, ResourceType] = field(default_factory=dict)
-    """Whose error it raises without the right on this kind, if not the kind's own."""
-    reads_first: bool = False
-    """A list, which is filtered after the service has made it."""
-    topics: tuple[str, ...] = ()
-    """That exist, besides `orders`."""
-    answers: dict[str, Any] = field(default_factory=dict)
-    """What services return."""
-    effects: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    """What services do."""
 
 
 def offset_to_commit() -> OffsetToCommit:
@@ -215,9 +181,6 @@ NO_MEMBERS = {
     "groups.describe_consumers": DescribedConsumerGroup(error=ErrorCode.GROUP_ID_NOT_FOUND),
 }
 LISTED = ListedGroup(group_id="billing", protocol_type="consumer", state=GroupState.EMPTY)
-QUEUE = QueueGroup(
-    name="billing", topics=("orders",), settings=QueueSettings(dead_letter_topic="dead")
-)
 HIDDEN_SETTINGS = QueueSettings(dead_letter_topic="")
 HIDDEN_QUEUE = QueueGroup(name="billing", topics=(), settings=HIDDEN_SETTINGS)
 CONNECTED = ConnectResult(
@@ -237,16 +200,6 @@ STATS = GroupStats(
             topic="orders", partition=PartitionIndex(0), leader=BrokerId(1), is_here=True
         ),
     ),
-)
-LISTING = TransactionListing(
-    transactional_id="payments",
-    producer_id=7,
-    producer_epoch=0,
-    state="Ongoing",
-    age_ms=1,
-    timeout_ms=2,
-    partitions=[PARTITION],
-    partition_count=1,
 )
 PROVEN = ProvenJoinRequest(request=b"{}", challenge=b"c", nonce=b"n", proof=b"p")
 JOINED = DecidedJoin(SealedJoinReply(sealed=b"s"), broker_id=3)
@@ -287,10 +240,6 @@ QUEUE_COPY = QueueGroupCopy(
 )
 
 
-def one(call: Callable[[Session], Any], **more: Any) -> list[Sample]:
-    return [Sample(call=call, **more)]
-
-
 def of_consumer(call: Callable[[Session], Any], *topics: str) -> Sample:
     """Of the topics of a consumer, whose names the client may not know."""
     answers = {"queues.topics_of": frozenset(topics), "queues.poll": PollResult()}
@@ -310,6 +259,7 @@ def settling(call: Callable[[Session, bytes], Any]) -> list[Sample]:
 
 
 SAMPLES: dict[str, list[Sample]] = {
+    **OPERATOR_SAMPLES,
     "topics.find": one(lambda s: s.topics.find("orders")),
     "topics.get": one(lambda s: s.topics.get("orders")),
     "topics.find_by_id": one(lambda s: s.topics.find_by_id(ORDERS.topic_id), without={TOPIC: None}),
@@ -530,42 +480,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "transactions.find_coordinator": one(
         lambda s: s.transactions.find_coordinator("payments"), topics=(TRANSACTION_STATE_TOPIC,)
     ),
-    "cluster_transactions.page": one(
-        lambda s: s.cluster_transactions.page(limit=1),
-        without={
-            TRANSACTION: TransactionPage(transactions=[], next=None, silent=[]),
-            TOPIC: TransactionPage(
-                transactions=[(replace(LISTING, partitions=[]), BrokerId(1))], next=None, silent=[]
-            ),
-        },
-        reads_first=True,
-        answers={
-            "cluster_transactions.page": TransactionPage(
-                transactions=[(LISTING, BrokerId(1))], next=None, silent=[]
-            )
-        },
-    ),
-    "cluster_transactions.hanging": one(
-        lambda s: s.cluster_transactions.hanging(),
-        without={TOPIC: ([], [])},
-        reads_first=True,
-        answers={"cluster_transactions.hanging": ([OpenProducer("orders", 0, 7, 0, 3, None)], [])},
-    ),
-    "cluster_transactions.abort": one(
-        lambda s: s.cluster_transactions.abort("payments"),
-        answers={
-            "cluster_transactions.abort": AbortedTransaction(
-                state="Ongoing",
-                is_aborted=True,
-                producer_id=7,
-                producer_epoch=0,
-                partitions=[PARTITION],
-            )
-        },
-    ),
-    "cluster_transactions.abort_hanging": one(
-        lambda s: s.cluster_transactions.abort_hanging(PARTITION, 7, 0)
-    ),
     "cluster.cluster_id": one(lambda s: s.cluster.cluster_id),
     "cluster.controller_id": one(lambda s: s.cluster.controller_id),
     "cluster.brokers": one(lambda s: s.cluster.brokers),
@@ -607,10 +521,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.metrics": one(lambda s: s.cluster.metrics().list_groups()),
     "cluster.connections": one(lambda s: s.cluster.connections(2)),
     "cluster.raft_groups": one(lambda s: s.cluster.raft_groups("", None, 10)),
-    "pipelines.board": one(
-        lambda s: s.pipelines.board(),
-        answers={"pipelines.board": PipelineBoard([], is_complete=True, silent=[])},
-    ),
     "cluster.report": one(lambda s: s.cluster.report().list_groups()),
     "cluster.overview": one(lambda s: s.cluster.overview()),
     "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
@@ -697,28 +607,6 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "queues.known_groups": one(
         lambda s: s.queues.known_groups(), without={GROUP: [], TOPIC: [HIDDEN_QUEUE]}
-    ),
-    "queue_admin.show": one(
-        lambda s: s.queue_admin.show("billing", "orders"),
-        answers={
-            "queue_admin.show": QueueView(
-                group=QUEUE, partitions=[], in_flight=[], dead_letters=0, silent=[]
-            )
-        },
-    ),
-    "queue_admin.dead_letters": one(
-        lambda s: s.queue_admin.dead_letters("billing", "orders", DeadLetterPosition(0, -1), 1),
-        answers={
-            "queue_admin.dead_letters": DeadLetterPage(
-                topic="dead", records=[], next=None, silent=[]
-            )
-        },
-    ),
-    "queue_admin.redrive": one(
-        lambda s: s.queue_admin.redrive("billing", "orders", None, target=None, validate_only=False)
-    ),
-    "queue_admin.purge": one(
-        lambda s: s.queue_admin.purge("billing", "orders", Purged.READY, confirm="billing")
     ),
     "queues.delete_group": one(lambda s: s.queues.delete_group("billing")),
 }

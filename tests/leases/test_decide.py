@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from lease_queue import CONFIG, QUEUE, Queue
 from msgspec.structs import replace
 from queue_invariants import settled_ranges, snapshot
 
@@ -10,7 +11,6 @@ from moldau.leases import decide as decide_module
 from moldau.leases import draft
 from moldau.leases.commands import (
     Ack,
-    Claim,
     Evict,
     ExpireDue,
     Extend,
@@ -27,64 +27,10 @@ from moldau.leases.config import QueueConfig
 from moldau.leases.decide import has_room_for
 from moldau.leases.delay_buckets import DAY_MS, HOUR_MS, MINUTE_MS, DelayBucket
 from moldau.leases.records import encode
-from moldau.leases.results import CommandRefused, Done, GrantedLeases, Refusal, SettleResult
-from moldau.leases.state import Dead, Leased, QueueId, Waiting
+from moldau.leases.results import CommandRefused, Done, Refusal, SettleResult
+from moldau.leases.state import Dead, Leased, Waiting
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.errors import ConfigError, CorruptionError
-
-QUEUE = QueueId("g", b"t" * 16, 0)
-CONFIG = QueueConfig(
-    attempts_max=3, backoff_ms_min=100, backoff_ms_max=150, leases_max=4, open_max=6
-)
-
-
-class Queue:
-    """A machine whose records are committed at once, over a log of so many messages."""
-
-    def __init__(self, messages=10, config=CONFIG, epoch=1):
-        self.config = config
-        self.log = [LogMessage(offset) for offset in range(messages)]
-        self.machine = QueueStateMachine(QUEUE, config, epoch)
-        self.do(TakeOver(epoch=epoch, now=0, start=0, end=messages))
-
-    @property
-    def state(self):
-        return self.machine.state
-
-    def do(self, command):
-        decision = self.machine.decide(command)
-        if decision.record is not None:
-            assert self.machine.apply(decision.record)
-        self.died = decision.died
-        return decision.result
-
-    def poll(self, count=1, now=0, member="ann", visibility=1_000, gives=None):
-        first = self.state.next
-        read = LogSlice(first=first, end=len(self.log), messages=tuple(self.log[first:]))
-        answer = self.do(
-            Poll(
-                member=member,
-                count_max=count,
-                now=now,
-                visibility_ms=visibility,
-                read=gives or read,
-            )
-        )
-        assert isinstance(answer, GrantedLeases)
-        self.is_full = answer.is_full
-        return [lease.token for lease in answer.leases]
-
-    def settle(self, kind, *tokens, now=0, member="ann", **fields):
-        answer = self.do(kind(member=member, tokens=tokens, now=now, **fields))
-        assert isinstance(answer, SettleResult)
-        return list(answer.refusals)
-
-    def next_leader(self, now=0, epoch=2, **fields):
-        loaded = QueueStateMachine(QUEUE, self.config, epoch)
-        loaded.load([encode(snapshot(self.state, QUEUE))])
-        self.machine = loaded
-        end = len(self.log)
-        return self.do(TakeOver(**{"epoch": epoch, "now": now, "start": 0, "end": end, **fields}))
 
 
 def offsets(tokens):
@@ -570,88 +516,3 @@ def test_what_is_stored_must_be_of_the_queue_and_in_order():
 def test_settings_that_cannot_work_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(reversed(wrong)))):
         QueueConfig(**wrong)
-
-
-# ---- claims
-
-
-def claim(queue, *offsets, now=0, member="ann", reads=True, visibility=1_000):
-    first = queue.state.next
-    read = LogSlice(first=first, end=len(queue.log), messages=tuple(queue.log[first:]))
-    answer = queue.do(
-        Claim(
-            member=member,
-            offsets=frozenset(offsets),
-            now=now,
-            visibility_ms=visibility,
-            **({"read": read} if reads else {}),
-        )
-    )
-    assert isinstance(answer, GrantedLeases)
-    queue.is_full = answer.is_full
-    return [lease.token for lease in answer.leases]
-
-
-def test_a_claim_leases_what_it_names_and_opens_what_it_passes():
-    queue = Queue(4)
-    (token,) = claim(queue, 2)
-    assert (token.offset, token.attempt) == (2, 1)
-    assert queue.state.next == 4
-    assert [type(queue.state.get(offset)) for offset in range(4)] == [
-        Waiting,
-        Waiting,
-        Leased,
-        Waiting,
-    ]
-    assert [each.offset for each in queue.poll(3)] == [0, 1, 3]
-    assert queue.settle(Ack, token) == [Refusal.NONE]
-
-
-def test_a_claim_gets_nothing_that_is_leased_or_settled_and_what_waits_before_it_is_due():
-    queue = Queue(3)
-    leased, settled, waiting = queue.poll(3)
-    queue.settle(Ack, settled)
-    queue.settle(Nack, waiting, delay_ms=60_000)
-    (token,) = claim(queue, 0, 1, 2, 9, member="bob")
-    assert (token.offset, token.attempt) == (2, 2)
-    assert queue.settle(Ack, leased) == [Refusal.NONE]
-
-
-def test_a_claim_stops_where_too_many_messages_are_open():
-    queue = Queue(20)
-    assert [each.offset for each in claim(queue, 0, 19)] == [0]
-    assert queue.is_full
-    assert queue.state.next == CONFIG.open_max
-    # What is open can still be claimed; of leases, too, there are only so many.
-    assert len(claim(queue, 1, 2, 3, 4, 5, reads=False)) == CONFIG.leases_max - 1
-    assert queue.is_full
-
-
-def test_a_claim_buries_what_cannot_be_read_and_leaves_what_is_delayed():
-    queue = Queue(3)
-    queue.log[0] = LogMessage(0, fault="unreadable")
-    queue.log[1] = LogMessage(1, deliver_at=500)
-    assert [each.offset for each in claim(queue, 0, 1, 2)] == [2]
-    assert isinstance(queue.state.get(0), Dead)
-    assert queue.state.get(1) == Waiting(0, 500)
-    late = Queue(2)
-    late.log[0] = LogMessage(0, deliver_at=2 * DAY_MS)
-    assert [each.offset for each in claim(late, 0, 1)] == [1]
-    assert late.state.bucketed_count == 1
-
-
-def test_a_claim_with_a_gap_before_it_reads_nothing():
-    queue = Queue(5)
-    read = LogSlice(first=2, end=5, messages=tuple(queue.log[2:]))
-    answer = queue.do(
-        Claim(member="ann", offsets=frozenset({3}), now=0, visibility_ms=1_000, read=read)
-    )
-    assert answer == GrantedLeases(leases=())
-    assert queue.state.next == 0
-
-
-@pytest.mark.parametrize("fields", [{"member": ""}, {"member": "x" * 200}, {"visibility_ms": 0}])
-def test_a_claim_out_of_bounds_is_refused(fields):
-    command = {"member": "ann", "offsets": frozenset({0}), "now": 0, "visibility_ms": 1_000}
-    answer = Queue(1).do(Claim(**{**command, **fields}))
-    assert answer == CommandRefused(Refusal.BAD_ARGUMENT)

@@ -222,7 +222,7 @@ async def test_named_letters_go_to_their_leaders_and_a_preview_defines_nothing()
     assert (order.partitions, order.target, order.validate_only) == ([(1, [4, 9])], "u", True)
 
 
-async def test_what_is_left_is_told_of_what_was_asked_for() -> None:
+async def test_what_is_left_is_of_what_was_asked_for() -> None:
     world = AdminWorld()
     world.replies["redrive"] = lambda _: RedriveReport(redriven=1)
     seen = await world.admin.redrive("g", "t", None, "t", validate_only=True)

@@ -243,5 +243,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "queue_admin.redrive": _change({GROUP: Operation.READ, TOPIC: Operation.WRITE}),
     "queue_admin.purge": _change(_CONSUME),
     "queue_admin.read_letters": _read(_READ_TOPIC),
-    "queue_admin.delete_letters": _change({TOPIC: Operation.DELETE}),
+    "queue_admin.delete_letters": _use({TOPIC: Operation.DELETE}),
 }

@@ -34,7 +34,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 class DeadOrigin(NamedTuple):
     """The message that became a dead letter; after a failover, there may be two of one origin.
 
-    Text: whoever writes to the dead-letter topic can make it up.
+    Text: all who may write to the dead-letter topic can make it up.
     """
 
     group: str
@@ -57,7 +57,7 @@ class DeadLetterNote(NamedTuple):
 
 
 def note_of(headers: Headers) -> DeadLetterNote | None:
-    """None: it is no dead letter."""
+    """None: it is not a dead letter."""
     texts = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
     topic = texts.get(DEAD_TOPIC_HEADER)
     if not topic:

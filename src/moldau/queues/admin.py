@@ -326,7 +326,7 @@ class QueueAdmin:
 
     async def _define_reader(self, name: str, dead_topic: Topic) -> None:
         """The queue group whose state says what was redriven. Without a limit of attempts: a
-        target that refuses a dead letter for long must not bury it elsewhere."""
+        target that refuses a dead letter for long must not bury it in another topic."""
         is_new = name not in self._metadata.image.queue_groups
         options = ConnectOptions(
             group=name,

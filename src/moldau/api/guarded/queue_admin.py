@@ -75,7 +75,8 @@ class GuardedQueueAdmin:
         """Sends these dead letters, or all, to the target; None: back to the topic."""
         target = topic if target is None else target
         how_many = "all" if records is None else str(len(records))
-        about = f"{how_many} dead letters of {topic} to {target}"
+        prefix = "only validated: " if validate_only else ""
+        about = f"{prefix}{how_many} dead letters of {topic} to {target}"
         self._guard.check("queue_admin.redrive", _GROUP, group, about)
         self._guard.check("queue_admin.redrive", _TOPIC, target, about)
         await self._check_letters("queue_admin.read_letters", group)
@@ -88,16 +89,16 @@ class GuardedQueueAdmin:
     ) -> tuple[PurgeReport, list[int]]:
         """Removes the dead letters of a group, or the ready messages of a queue; and the brokers
         that did not respond. `confirm` must be the name of the group."""
-        self._guard.check("queue_admin.purge", _GROUP, group, f"{what} messages of {topic}")
-        self._guard.check("queue_admin.purge", _TOPIC, topic, f"{what} messages of {group}")
-        if what is Purged.DEAD:
-            await self._check_letters("queue_admin.delete_letters", group)
         if confirm != group:
             refused = RefusedError(
                 ErrorCode.INVALID_REQUEST, "'confirm' is not the name of the queue group"
             )
             refused.hint = f"nothing was removed; to do it, give confirm: {group}"
             raise refused
+        self._guard.check("queue_admin.purge", _GROUP, group, f"{what} messages of {topic}")
+        self._guard.check("queue_admin.purge", _TOPIC, topic, f"{what} messages of {group}")
+        if what is Purged.DEAD:
+            await self._check_letters("queue_admin.delete_letters", group)
         return await self._service.purge(group, topic, what)
 
     async def _check_letters(self, use_case: str, group: str) -> None:

@@ -123,7 +123,7 @@ class DeadLetterShown(Struct, frozen=True, kw_only=True):
     died_at_ms: int | None
     source: DeadLetterSource
     history: list[str] | None
-    """Earlier deaths; null: not known. A redriven message starts anew."""
+    """Earlier deaths; null: not known. A redriven message counts from 1."""
     is_cut: bool
     """It was too large for the dead-letter topic, or unreadable: it cannot be redriven."""
 

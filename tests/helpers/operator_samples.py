@@ -1,0 +1,91 @@
+"""Owns samples of the use cases of those who look after queues, transactions and pipelines."""
+
+from msgspec.structs import replace
+from samples import PARTITION, QUEUE, TOPIC, TRANSACTION, Sample, one
+
+from moldau.api.cluster_pipelines import PipelineBoard
+from moldau.api.cluster_transactions import (
+    AbortedTransaction,
+    OpenProducer,
+    TransactionListing,
+    TransactionPage,
+)
+from moldau.model.ids import BrokerId
+from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView
+from moldau.queues.admin_messages import Purged
+
+LISTING = TransactionListing(
+    transactional_id="payments",
+    producer_id=7,
+    producer_epoch=0,
+    state="Ongoing",
+    age_ms=1,
+    timeout_ms=2,
+    partitions=[PARTITION],
+    partition_count=1,
+)
+
+OPERATOR_SAMPLES: dict[str, list[Sample]] = {
+    "queue_admin.show": one(
+        lambda s: s.queue_admin.show("billing", "orders"),
+        answers={
+            "queue_admin.show": QueueView(
+                group=QUEUE, partitions=[], in_flight=[], dead_letters=0, silent=[]
+            )
+        },
+    ),
+    "queue_admin.dead_letters": one(
+        lambda s: s.queue_admin.dead_letters("billing", "orders", DeadLetterPosition(0, -1), 1),
+        answers={
+            "queue_admin.dead_letters": DeadLetterPage(
+                topic="dead", records=[], next=None, silent=[]
+            )
+        },
+    ),
+    "queue_admin.redrive": one(
+        lambda s: s.queue_admin.redrive("billing", "orders", None, target=None, validate_only=False)
+    ),
+    "queue_admin.purge": one(
+        lambda s: s.queue_admin.purge("billing", "orders", Purged.READY, confirm="billing")
+    ),
+    "cluster_transactions.page": one(
+        lambda s: s.cluster_transactions.page(limit=1),
+        without={
+            TRANSACTION: TransactionPage(transactions=[], next=None, silent=[]),
+            TOPIC: TransactionPage(
+                transactions=[(replace(LISTING, partitions=[]), BrokerId(1))], next=None, silent=[]
+            ),
+        },
+        reads_first=True,
+        answers={
+            "cluster_transactions.page": TransactionPage(
+                transactions=[(LISTING, BrokerId(1))], next=None, silent=[]
+            )
+        },
+    ),
+    "cluster_transactions.hanging": one(
+        lambda s: s.cluster_transactions.hanging(),
+        without={TOPIC: ([], [])},
+        reads_first=True,
+        answers={"cluster_transactions.hanging": ([OpenProducer("orders", 0, 7, 0, 3, None)], [])},
+    ),
+    "cluster_transactions.abort": one(
+        lambda s: s.cluster_transactions.abort("payments"),
+        answers={
+            "cluster_transactions.abort": AbortedTransaction(
+                state="Ongoing",
+                is_aborted=True,
+                producer_id=7,
+                producer_epoch=0,
+                partitions=[PARTITION],
+            )
+        },
+    ),
+    "cluster_transactions.abort_hanging": one(
+        lambda s: s.cluster_transactions.abort_hanging(PARTITION, 7, 0)
+    ),
+    "pipelines.board": one(
+        lambda s: s.pipelines.board(),
+        answers={"pipelines.board": PipelineBoard([], is_complete=True, silent=[])},
+    ),
+}
