@@ -209,7 +209,7 @@ def test_what_is_redriven_stays_so_when_all_brokers_were_killed(cluster: Cluster
             assert list(client.redrive(jobs.group, idle=0.5)) == []
 
 
-def test_dead_letters_go_to_another_topic_and_a_target_that_refuses_keeps_them(cluster: Cluster) -> None:
+def test_another_topic_gets_dead_letters_and_one_that_refuses_does_not(cluster: Cluster) -> None:
     with Jobs(cluster, "moved", ["a", "b"]) as jobs:
         missing = jobs.ask("POST", "/redrive", {"records": None, "target": "none"}, status=404)
         assert missing["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
