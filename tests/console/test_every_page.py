@@ -47,12 +47,12 @@ PAGES = {
     "not-found": "/no/such/page",
 }
 LOOKS = {
-    "light-1280": {"color_scheme": "light", "viewport": {"width": 1280, "height": 800}},
-    "dark-1280": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 800}},
-    "light-390": {"color_scheme": "light", "viewport": {"width": 390, "height": 800}},
-    "dark-390": {"color_scheme": "dark", "viewport": {"width": 390, "height": 800}},
+    f"{scheme}-{width}": (scheme, width) for scheme in ("light", "dark") for width in (1280, 390)
 }
 HEIGHT_MAX = 1100
+FOCUSED = """
+    document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText
+"""
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +80,9 @@ def fill(cluster: Cluster) -> None:
         reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
         reader.commit(offsets=[TopicPartition(TOPIC, 0, 1, metadata=ATTACK)], asynchronous=False)
         reader.close()
-    with QueueClient(cluster.brokers[1].grpc_address) as client:
-        client.send("jobs", ATTACK.encode())
-        worker = client.connect("resizers", "jobs", attempts=1)
+    with QueueClient(cluster.brokers[1].grpc_address) as queue:
+        queue.send("jobs", ATTACK.encode())
+        worker = queue.connect("resizers", "jobs", attempts=1)
         buried: list[object] = []
 
         def bury() -> bool:
@@ -114,7 +114,10 @@ def test_every_page_is_readable_by_everybody(
     pictures = Path(os.environ.get("MOLDAU_CONSOLE_PICTURES") or tmp_path)
     pictures.mkdir(parents=True, exist_ok=True)
     found: dict[str, object] = {}
-    with console(browser, cluster.brokers[1].http_address, **LOOKS[look]) as tab:
+    scheme, width = LOOKS[look]
+    size = {"width": width, "height": 800}
+    address = cluster.brokers[1].http_address
+    with console(browser, address, color_scheme=scheme, viewport=size) as tab:
         for name, path in PAGES.items():
             tab.open(path)
             settled(tab)
@@ -126,7 +129,7 @@ def test_every_page_is_readable_by_everybody(
             tab.page.screenshot(
                 path=pictures / f"{name}-{look}.png",
                 full_page=True,
-                clip={"x": 0, "y": 0, "width": LOOKS[look]["viewport"]["width"], "height": height},
+                clip={"x": 0, "y": 0, "width": width, "height": height},
             )
             assert tab.page.evaluate("window.attacked") is None
     assert found == {}
@@ -160,9 +163,7 @@ def test_dialogs_are_readable_by_everybody(browser: Browser, cluster: Cluster) -
                 # Escape closes it, and the focus is where it was.
                 tab.page.keyboard.press("Escape")
                 tab.dialog.wait_for(state="hidden")
-                focused = tab.page.evaluate(
-                    "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
-                )
+                focused = tab.page.evaluate(FOCUSED)
                 assert focused == name
     assert found == {}
 
@@ -197,7 +198,8 @@ def test_the_policy_of_the_page_forbids_scripts_in_it(browser: Browser, cluster:
             const script = document.createElement("script");
             script.textContent = "window.attacked = 3";
             document.body.append(script);
-            document.body.insertAdjacentHTML("beforeend", "<img src=x onerror='window.attacked = 4'>");
+            const image = "<img src=x onerror='window.attacked = 4'>";
+            document.body.insertAdjacentHTML("beforeend", image);
         }"""
     )
     wait_until(lambda: len(tab.complaints) >= 2, "the browser has refused both")
