@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from console_page import Console, browsing, console
+from console_page import Console, console
 from playwright.sync_api import Browser
 
 from moldau import QueueClient
@@ -21,12 +21,6 @@ COUNT = 100_000
 def cluster() -> Iterator[Cluster]:
     with Cluster(settings={"QUEUE__STATE_PARTITIONS": "3"}) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as found:
-        yield found
 
 
 @pytest.fixture
@@ -145,9 +139,7 @@ def test_redrives_a_dead_letter(tab: Console, cluster: Cluster) -> None:
     tab.go("Queues")
     tab.go("resizers")
     tab.go("Dead letters")
-    wait_until(
-        lambda: (tab.click("Look again"), len(tab.rows("Dead letters")) == 3)[1], "they are dead"
-    )
+    wait_until(lambda: letters(tab) == 3, "they are dead letters")
     assert {row[2] for row in tab.rows("Dead letters")} == {"no <b>such</b> picture"}
     tab.click("Redrive")
     tab.button("Preview", within=tab.dialog).click()
