@@ -92,7 +92,6 @@ class Connection(SocketWriter):
     """One accepted socket."""
 
     __slots__ = (
-        "_account",
         "_clock",
         "_draining",
         "_failures",
@@ -114,6 +113,7 @@ class Connection(SocketWriter):
         "_unmuting",
         "_waits_for_budget",
         "_waits_for_replies",
+        "account",
         "active_at",
         "address",
         "is_closed",
@@ -152,7 +152,7 @@ class Connection(SocketWriter):
         self._handler = handler
         self._limits = limits
         self._pool = pool
-        self._account = Account(budget, network_of(address.rpartition(":")[0]))
+        self.account = Account(budget, network_of(address.rpartition(":")[0]))
         self._clock = clock
         self._on_close = on_close
         self._on_login = on_login
@@ -169,7 +169,7 @@ class Connection(SocketWriter):
         self._received_at = self.active_at
         self.traffic = Traffic(self.active_at)
         self._queue_seconds = queue_seconds
-        self._partial = PartialFrame(self._account, pool)
+        self._partial = PartialFrame(self.account, pool)
         self._frame_bytes = 0
         self._has_room = True
         self._replies: deque[DeferredReply] = deque()
@@ -193,7 +193,7 @@ class Connection(SocketWriter):
         buffer = partial.buffer
         try:
             if buffer is None:
-                size = min(SCRATCH_BYTES, self._account.budget.eager_bytes)
+                size = min(SCRATCH_BYTES, self.account.budget.eager_bytes)
                 received = self._socket.recv_into(self._pool.scratch, size)
             else:
                 received = self._socket.recv_into(memoryview(buffer)[partial.filled :])
@@ -249,7 +249,7 @@ class Connection(SocketWriter):
         self._flush()
 
     def _handle_frames(self, view: memoryview, position: int, end: int) -> int:
-        limits, account, replies = self._limits, self._account, self._replies
+        limits, account, replies = self._limits, self.account, self._replies
         request_bytes_max = limits.request_bytes_max
         inflight_requests_max = limits.inflight_requests_max
         inflight_bytes_max = limits.inflight_bytes_max
@@ -324,7 +324,7 @@ class Connection(SocketWriter):
             self._paused = True
             self._loop.remove_reader(self._socket)
         if not self._waits_for_budget:
-            self._waits_for_budget = self._account.wait(self._budget_freed)
+            self._waits_for_budget = self.account.wait(self._budget_freed)
 
     def _budget_freed(self) -> None:
         self._waits_for_budget = False
@@ -344,7 +344,7 @@ class Connection(SocketWriter):
             # Not too short either: some time must pass.
             step = max(_MUTE_SECONDS_MIN, min(left, _MUTE_SECONDS_MAX))
             self._unmuting = self._loop.call_later(step, self._mute_on, seconds)
-            self._account.yield_turn()
+            self.account.yield_turn()
             self.traffic.mute(self._clock.monotonic())
             self._pause()
         elif self._unmuting is not None:
@@ -353,7 +353,7 @@ class Connection(SocketWriter):
     @property
     def _is_muted_and_memory_short(self) -> bool:
         """What muted connections keep may fill half of the budget: the rest is for others."""
-        return self._unmuting is not None and self._account.budget.is_muted_full
+        return self._unmuting is not None and self.account.budget.is_muted_full
 
     @property
     def _kept_bytes(self) -> int:
@@ -361,7 +361,7 @@ class Connection(SocketWriter):
         return len(self._partial.buffer or b"")
 
     def _count_muted(self) -> None:
-        self._account.mute(self._kept_bytes if self._unmuting is not None else 0)
+        self.account.mute(self._kept_bytes if self._unmuting is not None else 0)
 
     def _close_muted(self) -> bool:
         """Whether it is closed now: replies are still sent, also those that other brokers have to
@@ -417,9 +417,9 @@ class Connection(SocketWriter):
 
     def _may_read_on(self) -> bool:
         if self._partial.buffer is not None and self._partial.is_incomplete:
-            return self._has_room or self._account.has_turn()
+            return self._has_room or self.account.has_turn()
         # One frame at a time is always handled, or connections could deadlock.
-        return self.is_idle or not self._account.is_full
+        return self.is_idle or not self.account.is_full
 
     # ---- replying
 
@@ -445,7 +445,7 @@ class Connection(SocketWriter):
         reply = DeferredReply(self, size)
         self._replies.append(reply)
         self._inflight_bytes += size
-        self._account.acquire(size)
+        self.account.acquire(size)
         return reply
 
     def reply_completed(self) -> None:
@@ -459,7 +459,7 @@ class Connection(SocketWriter):
             reply = replies.popleft()
             self._enqueue(chunks)
             self._inflight_bytes -= reply.held_bytes
-            self._account.release(reply.held_bytes)
+            self.account.release(reply.held_bytes)
         if not self._parsing and not self._flush_scheduled:
             # Many replies become ready in one loop turn; they are sent together.
             self._flush_scheduled = True
@@ -494,26 +494,17 @@ class Connection(SocketWriter):
 
     # ---- closing
 
-    @property
-    def bytes_out(self) -> int:
-        """Sent to the client; with TLS before encryption, as `traffic.bytes_in`."""
-        return self._queued_bytes - self._out_bytes
-
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def await_login(self) -> None:
         """The client is unknown, and gets little memory, until `set_user`."""
-        self._account.await_login()
-
-    @property
-    def awaits_login(self) -> bool:
-        return self._account.awaits_login
+        self.account.await_login()
 
     def set_user(self, user: str) -> None:
         """Whose connection it is."""
         if not self.is_closed:
-            self._account.log_in(user)
+            self.account.log_in(user)
             self._on_login(self)
 
     def set_limits(self, limits: ConnectionLimits) -> None:
@@ -528,10 +519,6 @@ class Connection(SocketWriter):
     def awaits_client(self) -> bool:
         """Whether the client has to act: send a request, or read replies."""
         return self._unmuting is None and (not self._replies or bool(self._out))
-
-    @property
-    def is_muted(self) -> bool:
-        return self._unmuting is not None
 
     def is_slow(self, now: float) -> bool:
         """Whether a frame takes too long to arrive. Time in which it waits for memory counts, or
@@ -549,7 +536,7 @@ class Connection(SocketWriter):
         if self.is_closed or self._draining:
             return
         self._draining = True
-        self._account.yield_turn()
+        self.account.yield_turn()
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket)
@@ -572,7 +559,7 @@ class Connection(SocketWriter):
         super().close(reason, level)
         self._partial.drop()
         replies, self._replies = self._replies, deque()
-        self._account.close()
+        self.account.close()
         for reply in replies:
             if reply.on_abandoned is not None:
                 reply.on_abandoned()

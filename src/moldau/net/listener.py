@@ -183,7 +183,7 @@ class Listener:
             self.handshakes.began(connection, host)
         if self._on_accepted is not None:
             self._on_accepted(connection)
-            if connection.awaits_login and not connection.is_closed:
+            if connection.account.awaits_login and not connection.is_closed:
                 self._unknown.add(connection, host)
 
     def _close_unknown(self) -> bool:

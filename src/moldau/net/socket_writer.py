@@ -21,15 +21,15 @@ SENDFILE_BYTES_MIN = 8 * 1024
 class SocketWriter:
     """A socket with a send queue. Subclasses react to progress and to the close."""
 
-    __slots__ = ("_loop", "_out", "_out_bytes", "_queued_bytes", "_socket", "_writing")
+    __slots__ = ("_loop", "_out", "_out_bytes", "_socket", "_writing", "enqueued_bytes")
 
     def __init__(self, loop: AbstractEventLoop, sock: socket.socket) -> None:
         self._loop = loop
         self._socket = sock
         self._out: deque[Chunk] = deque()
         self._out_bytes = 0
-        self._queued_bytes = 0
-        """In all; `_out_bytes` of them were not sent yet."""
+        self.enqueued_bytes = 0
+        """In all, also those that wait to be sent; with TLS before encryption."""
         self._writing = False
 
     def _on_writable(self) -> None:
@@ -46,7 +46,7 @@ class SocketWriter:
             self._out.append(chunk)
             size += len(chunk)
         self._out_bytes += size
-        self._queued_bytes += size
+        self.enqueued_bytes += size
 
     def _write(self) -> None:
         out = self._out

@@ -49,6 +49,10 @@ class Traffic:
         self._throttled_seconds = self.throttled_seconds(now)
         self._muted_at = None
 
+    @property
+    def is_muted(self) -> bool:
+        return self._muted_at is not None
+
     def throttled_seconds(self, now: float) -> float:
         muted_at = self._muted_at
         return self._throttled_seconds + (0.0 if muted_at is None else now - muted_at)

@@ -21,7 +21,7 @@ def shown(
         opened_at_ms=wall_ms - int((now - traffic.opened_at) * 1000),
         requests=traffic.requests,
         bytes_in=traffic.bytes_in,
-        bytes_out=connection.bytes_out,
+        bytes_out=connection.enqueued_bytes,
         throttled_ms=int(traffic.throttled_seconds(now) * 1000),
         errors=traffic.errors,
         idle_ms=max(0, int((now - connection.active_at) * 1000)),

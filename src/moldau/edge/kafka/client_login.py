@@ -179,7 +179,7 @@ class ClientLogin:
         )
 
     def _close(self, seconds: float, reason: str) -> None:
-        if self._connection.is_muted and not self.has_ended:
+        if self._connection.traffic.is_muted and not self.has_ended:
             self.close_after(seconds, reason)
         else:
             self._connection.close(reason)

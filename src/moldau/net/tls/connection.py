@@ -213,7 +213,7 @@ class TlsConnection(TlsWriting, Connection):
         if not self._make_room():
             return
         sealed = self._pool.sealed
-        size = min(len(sealed), self._account.budget.eager_bytes + _RECORD_BYTES)
+        size = min(len(sealed), self.account.budget.eager_bytes + _RECORD_BYTES)
         if self._partial.buffer is not None:
             # What lies beyond the frame would wait in OpenSSL, where nothing counts it.
             size = min(size, len(self._partial.buffer) - self._partial.filled + _RECORD_BYTES)
@@ -300,7 +300,7 @@ class TlsConnection(TlsWriting, Connection):
             if tls.has_input and self._is_muted_and_memory_short and self._close_muted():
                 return
             self._held = tls.input_bytes
-            self._account.acquire(self._held)
+            self.account.acquire(self._held)
             if self._unmuting is not None:
                 self._count_muted()
 
@@ -310,7 +310,7 @@ class TlsConnection(TlsWriting, Connection):
 
     def _release_input(self) -> None:
         held, self._held = self._held, 0
-        self._account.release(held)
+        self.account.release(held)
 
     def _maybe_resume(self) -> None:
         super()._maybe_resume()
