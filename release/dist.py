@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _SECONDS_MAX: Final = 300
 _IN_THE_WHEEL: Final = (
     "moldau/py.typed",
+    "moldau/edge/http/console/dist/index.html",
     "moldau/proto/v1/queue.proto",
     "moldau/spark/source/compiled.pyx",
     "pyspark_moldau/__init__.py",

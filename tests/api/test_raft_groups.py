@@ -161,7 +161,7 @@ def test_hidden_topics_are_left_out(world):
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_of_a_leader_that_is_silent_this_broker_says_what_it_knows(world, is_alive):
+def test_of_a_leader_that_does_not_respond_this_broker_says_what_it_knows(world, is_alive):
     world.failure = RefusedError(ErrorCode.REQUEST_TIMED_OUT)
     if not is_alive:
         world.alive = frozenset({1})
