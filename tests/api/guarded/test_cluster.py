@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from guarded_calls import HOST, GuardedWorld, outcome
+from guarded_calls import HOST, GuardedWorld, allow, outcome
 from msgspec.structs import replace
 from use_case_samples import JOINED, PROVEN
 
 from moldau.api.guard import ListenerAccess
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
 
 BY_TOKEN = replace(PROVEN, token_id="one")
 REFUSED = RefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "unknown, used or expired")
@@ -53,3 +54,21 @@ def test_a_broker_that_returns_and_a_listener_that_refuses_are_in_the_audit_log(
     assert (first["allowed"], first["about"]) == (True, "broker 3 by the secret of the cluster")
     assert (second["allowed"], second["listener"]) == (False, "ro")
     assert second["about"] == "by token 'one': This listener is read-only"
+
+
+def test_the_overview_names_the_topics_that_the_client_may_describe() -> None:
+    world = GuardedWorld()
+    seen: list[bool] = []
+
+    def latest(sees: Any) -> str:
+        seen[:] = [sees("orders"), sees("secret")]
+        return "shown"
+
+    world.services["overview"].effects["latest"] = latest
+    describe = allow(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    world.grant([describe, allow(Operation.READ, ResourceType.TOPIC, "orders")])
+    assert outcome(lambda s: s.cluster.overview(), world.session()) == "shown"
+    assert seen == [True, False]
+    # Rights on topics alone show nothing of the cluster.
+    world.grant([allow(Operation.READ, ResourceType.TOPIC, "orders")])
+    assert isinstance(outcome(lambda s: s.cluster.overview(), world.session()), RefusedError)
