@@ -1,6 +1,6 @@
 """What happens in the cluster is said in plain words, in order, and in few lines."""
 
-from typing import Any
+from typing import Any, cast
 
 from handler_calls import FakeCluster, LoopClock, brokers, image, topic
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ class World:
     """Broker 1 of three, and what it knows of the cluster."""
 
     def __init__(self, *topics: Topic) -> None:
-        self.cluster: Any = FakeCluster(image(brokers(1, 2, 3), *topics))
+        self.cluster = cast(Any, FakeCluster(image(brokers(1, 2, 3), *topics)))
         self.cluster.controller_id = 1
         for each in topics:
             self.lead(each.name, 1)
@@ -28,9 +28,9 @@ class World:
             me=ONE,
             session=1,
             caller=None,
-            peers=list,  # type: ignore[arg-type]
+            peers=list,
         )
-        self.clock: Any = LoopClock()
+        self.clock = cast(Any, LoopClock())
         self.events = ClusterEvents(lambda: 7)
         self.scan = ClusterScan(self.cluster, self.announcements, self.clock)
         self.watch = EventWatch(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from handler_calls import FakeCluster, LoopClock, brokers, image, topic
@@ -24,8 +24,9 @@ class World:
     """Broker 1 of three."""
 
     def __init__(self) -> None:
-        self.clock: Any = LoopClock()
-        self.cluster: Any = FakeCluster(image(brokers(1, 2, 3), topic("orders", [1, 2, 3])))
+        self.clock = cast(Any, LoopClock())
+        known = image(brokers(1, 2, 3), topic("orders", [1, 2, 3]))
+        self.cluster = cast(Any, FakeCluster(known))
         self.cluster.controller_id = 1
         self.cluster.lead("orders", 0, 1, 1)
         self.cluster.synced["orders", 0] = (1, 2, 3)
