@@ -27,7 +27,7 @@ class World:
         self.announcements = LeaderAnnouncements(
             me=ONE,
             session=1,
-            caller=None,
+            caller=cast(Any, None),
             peers=list,
         )
         self.clock = cast(Any, LoopClock())
