@@ -39,7 +39,7 @@ SEARCHES_MAX: Final = 32
 HITS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of one request; the last hit may exceed it."""
 _LIMIT_MAX: Final = 10_000
-_SWITCH_SECONDS: Final = 0.0005
+_SWITCH_SECONDS: Final = 0.0001
 """After which the thread of searches lets go of the interpreter, if others want to run."""
 _TRIES_MAX: Final = 3
 """Of a read below the start of the log, which retention may move."""
