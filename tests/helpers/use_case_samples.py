@@ -14,10 +14,11 @@ from samples import QUEUE as QUEUE
 from samples import TOPIC as TOPIC
 from samples import TRANSACTION as TRANSACTION
 from samples import Sample as Sample
+from search_asks import LIVE, SEARCH, stays
 
 from moldau.api.cluster_queries import GroupListing
 from moldau.api.overview.group_lags import PositionLag
-from moldau.api.search.types import LiveFeed, LiveWanted, Search, SearchFilter, Start
+from moldau.api.search.types import LiveFeed
 from moldau.api.session import Session
 from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
 from moldau.control.config_service import ResourceKind
@@ -86,22 +87,6 @@ def fetch(session: Session) -> list[PartitionFetchResult] | str:
     wanted = [PartitionFetch("orders", 0, Offset(0), 100, -1)]
     session.fetch.fetch(wanted, bytes_min=1, bytes_max=100, wait_ms_max=10, on_ready=results.append)
     return results[0] if results else "parked"
-
-
-SEARCH = Search(
-    newest=True,
-    start=Start(),
-    wanted=SearchFilter(),
-    partitions=None,
-    limit=1,
-    value_max=1,
-    cursor=None,
-)
-LIVE = LiveWanted(wanted=SearchFilter(), partitions=None, value_max=1)
-
-
-async def stays() -> bool:
-    return False
 
 
 def nothing_to_read(requests: object, *, on_ready: Callable[[Any], None], **_: object) -> None:

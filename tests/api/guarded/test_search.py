@@ -3,7 +3,8 @@
 from typing import Any
 
 from guarded_calls import GuardedWorld, allow, outcome
-from use_case_samples import LIVE, ORDERS, SEARCH, stays
+from samples import ORDERS
+from search_asks import LIVE, SEARCH, stays
 
 from moldau.api.search.live import LiveBatch
 from moldau.api.search.types import SearchFound

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 from effort import seeds
+from msgspec.structs import replace
+from search_asks import SEARCH, stays
 from search_world import Expected, StoredLeaders, StoredPartition, merged
 
 from moldau.api.search.pages import Search, SearchFound, TopicSearch
@@ -32,20 +34,7 @@ def topic(partitions: int = 3, topic_id: bytes = b"0123456789abcdef") -> Any:
 
 
 def search(**changes: Any) -> Search:
-    given = {
-        "newest": True,
-        "start": Start(),
-        "wanted": SearchFilter(),
-        "partitions": None,
-        "limit": 10,
-        "value_max": 1 << 16,
-        "cursor": None,
-    }
-    return Search(**{**given, **changes})
-
-
-async def stays() -> bool:
-    return False
+    return replace(SEARCH, **{"limit": 10, "value_max": 1 << 16, **changes})
 
 
 class World:
