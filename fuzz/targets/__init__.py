@@ -10,7 +10,17 @@ from typing import Final
 
 from fuzz.target import Target
 
-MODULES: Final = ("wire", "records", "stored", "disk", "broker", "security", "peers", "text")
+MODULES: Final = (
+    "wire",
+    "records",
+    "stored",
+    "disk",
+    "broker",
+    "security",
+    "peers",
+    "text",
+    "search",
+)
 
 
 def load_all() -> Iterator[Target]:
