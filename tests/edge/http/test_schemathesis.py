@@ -77,7 +77,7 @@ def aim(case, path: str, mode: GenerationMode) -> None:
 def test_no_response_is_an_internal_error_or_another_than_documented(address, method, path, mode):
     operation = SCHEMA[path][method]
     deletes = method == "DELETE"
-    streams = path.endswith("/tail")
+    streams = path.endswith(("/tail", "/live", "/stream"))
     checks = list(CHECKS)
     if mode is GenerationMode.NEGATIVE:
         checks.append(negative_data_rejection)
