@@ -12,7 +12,7 @@ from moldau.api.cluster_transactions import ClusterTransactions
 from moldau.metadata.image import TRANSACTION_STATE_TOPIC
 from moldau.metadata.leaders import NO_LEADER, Leader
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicPartition
+from moldau.model.ids import BrokerId, Epoch, PartitionIndex, ProducerEpoch, TopicPartition
 from moldau.net.peers.methods import PeerMethod
 from moldau.transactions.results import DescribedTransaction, ListedTransaction, ProducerResult
 
@@ -68,7 +68,7 @@ class World(Fake):
             error=ErrorCode.NONE,
             state=state,
             producer_id=producer,
-            producer_epoch=1,
+            producer_epoch=ProducerEpoch(1),
             timeout_ms=timeout,
             started_at=started_at,
             partitions=frozenset(places),

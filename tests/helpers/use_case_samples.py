@@ -9,7 +9,9 @@ from operator_samples import OPERATOR_SAMPLES
 from samples import CLUSTER as CLUSTER
 from samples import GROUP as GROUP
 from samples import NAMES as NAMES
-from samples import NO_RIGHT_ON_TOPIC, ORDERS, PARTITION, PRODUCER, one
+from samples import NO_RIGHT_ON_TOPIC, ORDERS, one
+from samples import PARTITION as PARTITION
+from samples import PRODUCER as PRODUCER
 from samples import QUEUE as QUEUE
 from samples import TOPIC as TOPIC
 from samples import TRANSACTION as TRANSACTION

@@ -7,11 +7,13 @@ from moldau.leases.commands import Ack, Claim, LogMessage, LogSlice, Nack
 from moldau.leases.delay_buckets import DAY_MS
 from moldau.leases.results import CommandRefused, GrantedLeases, Refusal
 from moldau.leases.state import Dead, Leased, Waiting
+from moldau.model.ids import Offset, TimestampMs
 
 
 def claim(queue, *offsets, now=0, member="ann", reads=True, visibility=1_000):
     first = queue.state.next
-    read = LogSlice(first=first, end=len(queue.log), messages=tuple(queue.log[first:]))
+    end = Offset(len(queue.log))
+    read = LogSlice(first=first, end=end, messages=tuple(queue.log[first:]))
     answer = queue.do(
         Claim(
             member=member,
@@ -63,22 +65,28 @@ def test_a_claim_stops_where_too_many_messages_are_open():
 
 def test_a_claim_buries_what_cannot_be_read_and_leaves_what_is_delayed():
     queue = Queue(3)
-    queue.log[0] = LogMessage(0, fault="unreadable")
-    queue.log[1] = LogMessage(1, deliver_at=500)
+    queue.log[0] = LogMessage(Offset(0), fault="unreadable")
+    queue.log[1] = LogMessage(Offset(1), deliver_at=TimestampMs(500))
     assert [each.offset for each in claim(queue, 0, 1, 2)] == [2]
     assert isinstance(queue.state.get(0), Dead)
-    assert queue.state.get(1) == Waiting(0, 500)
+    assert queue.state.get(1) == Waiting(0, TimestampMs(500))
     late = Queue(2)
-    late.log[0] = LogMessage(0, deliver_at=2 * DAY_MS)
+    late.log[0] = LogMessage(Offset(0), deliver_at=TimestampMs(2 * DAY_MS))
     assert [each.offset for each in claim(late, 0, 1)] == [1]
     assert late.state.bucketed_count == 1
 
 
 def test_a_claim_with_a_gap_before_it_reads_nothing():
     queue = Queue(5)
-    read = LogSlice(first=2, end=5, messages=tuple(queue.log[2:]))
+    read = LogSlice(first=Offset(2), end=Offset(5), messages=tuple(queue.log[2:]))
     answer = queue.do(
-        Claim(member="ann", offsets=frozenset({3}), now=0, visibility_ms=1_000, read=read)
+        Claim(
+            member="ann",
+            offsets=frozenset({Offset(3)}),
+            now=TimestampMs(0),
+            visibility_ms=1_000,
+            read=read,
+        )
     )
     assert answer == GrantedLeases(leases=())
     assert queue.state.next == 0

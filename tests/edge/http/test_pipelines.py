@@ -26,7 +26,7 @@ def listed(cluster: Cluster, broker: int, query: str = "") -> Any:
 
 
 def test_any_broker_shows_what_pipelines_report(cluster: Cluster) -> None:
-    none = {"pipelines": [], "next": None, "is_complete": True, "silent": []}
+    none: dict[str, Any] = {"pipelines": [], "next": None, "is_complete": True, "silent": []}
     assert listed(cluster, 1) == none
     running = PipelineStatus(
         name="orders-archive",
