@@ -7,6 +7,7 @@ from queue_invariants import check_invariants, snapshot
 
 from moldau.leases.commands import (
     Ack,
+    Claim,
     Command,
     Evict,
     ExpireDue,
@@ -150,6 +151,10 @@ class World:
                 assert len(leases) <= command.count_max
                 for lease in leases:
                     self.delivered(lease, command)
+            case Claim(), GrantedLeases(leases=leases):
+                assert {lease.token.offset for lease in leases} <= command.offsets
+                for lease in leases:
+                    self.delivered(lease, command)
             case ((Ack() | Nack() | Extend()), SettleResult(refusals=refusals)):
                 for token, refusal in zip(command.tokens, refusals, strict=True):
                     if refusal is Refusal.NONE:
@@ -182,7 +187,7 @@ class World:
             count -= 1
         assert count == 0
 
-    def delivered(self, lease: Lease, command: Poll) -> None:
+    def delivered(self, lease: Lease, command: Poll | Claim) -> None:
         token = lease.token
         offset = token.offset
         assert decode_token(encode_token(token)) == token
@@ -297,8 +302,8 @@ class World:
     def any_command(self) -> Command:
         rng = self.rng
         kind = rng.choices(
-            ("poll", "ack", "nack", "extend", "expire", "evict", "bury", "trim", "recall"),
-            (30, 25, 12, 8, 15, 3, 6, 1, 10),
+            ("poll", "claim", "ack", "nack", "extend", "expire", "evict", "bury", "trim", "recall"),
+            (30, 5, 25, 12, 8, 15, 3, 6, 1, 10),
         )[0]
         tokens, member = self.some_tokens()
         match kind:
@@ -306,6 +311,15 @@ class World:
                 return Poll(
                     member=rng.choice(MEMBERS),
                     count_max=rng.choice([1, 2, 10]),
+                    now=self.now,
+                    visibility_ms=rng.choice([1, 50, 1_000]),
+                    read=self.read(),
+                )
+            case "claim":
+                wanted = rng.choices(range(len(self.log) + 2), k=rng.choice([1, 3, 8]))
+                return Claim(
+                    member=rng.choice(MEMBERS),
+                    offsets=frozenset(wanted),
                     now=self.now,
                     visibility_ms=rng.choice([1, 50, 1_000]),
                     read=self.read(),

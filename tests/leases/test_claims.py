@@ -97,3 +97,22 @@ def test_a_claim_out_of_bounds_is_refused(fields):
     command = {"member": "ann", "offsets": frozenset({0}), "now": 0, "visibility_ms": 1_000}
     answer = Queue(1).do(Claim(**{**command, **fields}))
     assert answer == CommandRefused(Refusal.BAD_ARGUMENT)
+
+
+def test_a_claim_takes_nothing_before_its_time_that_was_never_delivered():
+    queue = Queue(2)
+    queue.log[0] = LogMessage(Offset(0), deliver_at=TimestampMs(500))
+    claim(queue, 1)
+    assert claim(queue, 0, now=499) == []
+    assert [each.offset for each in claim(queue, 0, now=500)] == [0]
+
+
+def test_a_claim_buries_what_was_tried_often_enough():
+    queue = Queue(1)
+    for _ in range(CONFIG.attempts_max - 1):
+        (token,) = claim(queue, 0)
+        assert queue.settle(Nack, token, delay_ms=0) == [Refusal.NONE]
+    (token,) = claim(queue, 0)
+    queue.settle(Nack, token)
+    assert isinstance(queue.state.get(Offset(0)), Dead)
+    assert claim(queue, 0) == []

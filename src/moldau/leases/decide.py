@@ -217,13 +217,19 @@ def _claim(draft: Draft, checksum: int, command: Claim) -> CommandResult:
     is_full = False
     for offset in sorted(command.offsets):
         entry = state.get(offset)
-        if not isinstance(entry, Waiting):
+        if not isinstance(entry, Waiting) or (
+            # It was never delivered: `deliver_at` delays it, and not a backoff.
+            entry.attempts == 0 and entry.not_before > command.now
+        ):
             continue
-        if len(leases) >= room:
+        if room <= 0:
             is_full = True
             break
-        lease(offset, entry.attempts + 1)
-    room -= len(leases)
+        room -= 1
+        if entry.attempts >= config.attempts_max:
+            draft.put(offset, Dead(entry.attempts, _TRIED_ENOUGH))
+        else:
+            lease(offset, entry.attempts + 1)
     open_count = len(state.open)
     for offset, deliver_at, fault in _fresh(state, command.read):
         draft.next = offset
