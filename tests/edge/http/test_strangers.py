@@ -49,6 +49,8 @@ _QUEUE_GROUP: Final = {
     "starts_at_end": False,
 }
 
+_HANGING: Final = {"topic": TOPIC, "partition": 0, "producer_id": 1, "producer_epoch": 0}
+
 EXPECTED: Final = {
     "GET /": Expected(401, 200, 200),
     "GET /healthz": Expected(200, 200, 200),
@@ -93,6 +95,17 @@ EXPECTED: Final = {
     ),
     "DELETE /api/v1/groups/{group}": Expected(401, 403, 403),
     "GET /api/v1/queues": Expected(401, 200, 200, hides=True),
+    # The group is no queue, which only those learn who may describe it.
+    "GET /api/v1/queues/{group}/{topic}": Expected(401, 403, 404),
+    "GET /api/v1/queues/{group}/{topic}/dead": Expected(401, 403, 404),
+    "POST /api/v1/queues/{group}/{topic}/redrive": Expected(401, 403, 403, {"records": None}),
+    "POST /api/v1/queues/{group}/{topic}/purge": Expected(
+        401, 403, 404, {"confirm": GROUP, "what": "ready"}
+    ),
+    "GET /api/v1/transactions": Expected(401, 200, 200, hides=True),
+    "POST /api/v1/transactions/{id}/abort": Expected(401, 403, 403, {}),
+    "POST /api/v1/transactions/hanging": Expected(401, 403, 403, _HANGING),
+    "GET /api/v1/pipelines": Expected(401, 403, 403),
     # It is a random number.
     "GET /api/v1/cluster/join/challenge": Expected(200, 200, 200),
     # Brokers have no user: the request itself must prove that it may be made.
@@ -146,7 +159,7 @@ def walk(secured: SecuredBroker, who: str) -> dict[str, tuple[int, str]]:
     found = {}
     for route in routes(secured):
         method, path = route.split(" ")
-        where = path.format(topic=TOPIC, group=GROUP, broker=1, token="t", partition=0)
+        where = path.format(topic=TOPIC, group=GROUP, broker=1, token="t", partition=0, id="t")
         where += EXPECTED[route].query
         body = EXPECTED[route].body
         if body is _JOIN:
