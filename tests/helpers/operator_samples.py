@@ -1,4 +1,4 @@
-"""Owns samples of the use cases of those who look after queues, transactions and pipelines."""
+"""Owns samples of what operators do: with queues, transactions, pipelines, users and ACLs."""
 
 from msgspec.structs import replace
 from samples import PARTITION, QUEUE, TOPIC, TRANSACTION, Sample, one
@@ -10,9 +10,12 @@ from moldau.api.cluster_transactions import (
     TransactionListing,
     TransactionPage,
 )
+from moldau.metadata.security import JoinToken
 from moldau.model.ids import BrokerId
 from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView
 from moldau.queues.admin_messages import Purged
+from moldau.security.quotas import QuotaEntity
+from moldau.security.scram import ScramCredential, ScramMechanism
 
 LISTING = TransactionListing(
     transactional_id="payments",
@@ -88,4 +91,26 @@ OPERATOR_SAMPLES: dict[str, list[Sample]] = {
         lambda s: s.pipelines.board(),
         answers={"pipelines.board": PipelineBoard([], is_complete=True, silent=[])},
     ),
+    "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
+    "security.put_password": one(lambda s: s.security.put_password("bob", b"secret")),
+    "security.put_credential": one(
+        lambda s: s.security.put_credential(
+            "bob", ScramMechanism.SHA_256, ScramCredential(b"", 4096, b"", b"")
+        )
+    ),
+    "security.delete_credential": one(
+        lambda s: s.security.delete_credential("bob", ScramMechanism.SHA_256)
+    ),
+    "security.delete_user": one(lambda s: s.security.delete_user("bob")),
+    "security.acls": one(lambda s: s.security.acls()),
+    "security.create_acls": one(lambda s: s.security.create_acls([])),
+    "security.delete_acls": one(lambda s: s.security.delete_acls([])),
+    "security.quotas": one(lambda s: s.security.quotas()),
+    "security.alter_quotas": one(lambda s: s.security.alter_quotas(QuotaEntity("bob", None), {})),
+    "security.join_tokens": one(lambda s: s.security.join_tokens()),
+    "security.create_join_token": one(
+        lambda s: s.security.create_join_token(),
+        answers={"security.create_join_token": ("one.secret", JoinToken("one", b"", 1))},
+    ),
+    "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
 }

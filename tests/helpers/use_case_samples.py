@@ -44,7 +44,6 @@ from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPI
 from moldau.metadata.leader_balance import ElectionType
 from moldau.metadata.leaders import Leader
 from moldau.metadata.queue_groups import QueueGroup, QueueSettings
-from moldau.metadata.security import JoinToken
 from moldau.model.backup import (
     ClusterToRestore,
     QueueGroupCopy,
@@ -75,8 +74,6 @@ from moldau.queues.types import (
     PollOptions,
     PollResult,
 )
-from moldau.security.quotas import QuotaEntity
-from moldau.security.scram import ScramCredential, ScramMechanism
 from moldau.transactions.results import DescribedTransaction, ListedTransaction
 
 
@@ -510,28 +507,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "cluster.raft_groups": one(lambda s: s.cluster.raft_groups("", None, 10)),
     "cluster.report": one(lambda s: s.cluster.report().list_groups()),
     "cluster.overview": one(lambda s: s.cluster.overview()),
-    "security.users": one(lambda s: s.security.users(), answers={"security.users": {}}),
-    "security.put_password": one(lambda s: s.security.put_password("bob", b"secret")),
-    "security.put_credential": one(
-        lambda s: s.security.put_credential(
-            "bob", ScramMechanism.SHA_256, ScramCredential(b"", 4096, b"", b"")
-        )
-    ),
-    "security.delete_credential": one(
-        lambda s: s.security.delete_credential("bob", ScramMechanism.SHA_256)
-    ),
-    "security.delete_user": one(lambda s: s.security.delete_user("bob")),
-    "security.acls": one(lambda s: s.security.acls()),
-    "security.create_acls": one(lambda s: s.security.create_acls([])),
-    "security.delete_acls": one(lambda s: s.security.delete_acls([])),
-    "security.quotas": one(lambda s: s.security.quotas()),
-    "security.alter_quotas": one(lambda s: s.security.alter_quotas(QuotaEntity("bob", None), {})),
-    "security.join_tokens": one(lambda s: s.security.join_tokens()),
-    "security.create_join_token": one(
-        lambda s: s.security.create_join_token(),
-        answers={"security.create_join_token": ("one.secret", JoinToken("one", b"", 1))},
-    ),
-    "security.delete_join_token": one(lambda s: s.security.delete_join_token("id")),
     "backup.cluster": one(lambda s: s.backup.cluster()),
     "backup.queues": one(lambda s: s.backup.queues("billing", "orders")),
     "backup.append": one(lambda s: s.backup.append("orders", 0, 0, bytearray())),
