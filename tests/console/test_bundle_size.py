@@ -15,7 +15,7 @@ def test_a_browser_loads_less_than_250_kb() -> None:
     assert sum(len(gzip.compress(path.read_bytes())) for path in loaded) <= GZIPPED_BYTES_MAX
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_nothing_is_loaded_from_another_host() -> None:
     for path in BUNDLE.rglob("*.*"):
         found = LOADED.search(path.read_text())
         assert found is None, f"{path.name}: {found}"
