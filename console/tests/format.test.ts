@@ -13,6 +13,7 @@ describe("numbers as people read them", () => {
   ])("%s bytes", (value, words) => expect(bytes(value)).toBe(words));
 
   test.each([
+    [0.5, "0.5"],
     [9999, "9,999"],
     [12_345_678, "12.3 M"],
   ])("%s", (value, words) => expect(large(value)).toBe(words));

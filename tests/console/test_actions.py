@@ -58,7 +58,7 @@ def test_a_topic_grows_is_configured_trimmed_and_deleted(tab: Console, cluster: 
         lambda: setting(tab, "retention.ms")[2] == "set on this topic", "its source is shown"
     )
     tab.click("Change retention.ms")
-    tab.button("Back to the default", within=tab.dialog).click()
+    tab.button("Back to default", within=tab.dialog).click()
     tab.see("retention.ms is back to its default.")
 
     tab.click("Delete messages")
@@ -113,16 +113,6 @@ def test_a_search_is_stopped_and_goes_on(tab: Console, cluster: Cluster) -> None
         tab.click("NDJSON")
     assert saved.value.suggested_filename == "searched.ndjson"
     assert len(saved.value.path().read_text().splitlines()) == 100
-
-
-def test_a_broker_is_drained_and_kept(tab: Console) -> None:
-    tab.open("/brokers/3")
-    tab.click("Drain and remove")
-    tab.confirm("broker 3", "Drain and remove")
-    tab.see("Broker 3 is draining")
-    tab.click("Keep it")
-    tab.see("Broker 3 stays in the cluster.")
-    tab.button("Drain and remove").wait_for()
 
 
 def test_the_log_level_of_another_broker_is_changed(tab: Console) -> None:

@@ -21,13 +21,13 @@ def test_the_overview_says_what_a_killed_broker_led_and_who_leads_now(browser: B
         with console(browser, watched.http_address) as tab:
             tab.see("All 3 brokers respond")
             killed.kill()
-            tab.see(f"Broker {killed.number} does not respond")
+            tab.see(f"Broker {killed.number} is not alive")
             wait_until(lambda: told(tab, led, killed.number), "the new leaders are named")
             assert row_of(tab, killed.number)[1] == "does not answer"
             killed.restart()
             tab.see("All 3 brokers respond")
             assert row_of(tab, killed.number)[1] == "active"
-            tab.see(f"Broker {killed.number} responds again")
+            tab.see(f"Broker {killed.number} is alive again")
 
 
 def told(tab: Console, partitions: list[int], before: int) -> bool:

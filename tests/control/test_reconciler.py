@@ -307,8 +307,8 @@ async def test_a_move_goes_step_by_step_and_is_reported_when_its_last_step_is_co
 
 async def test_a_leader_that_shall_go_hands_over_to_one_that_stays() -> None:
     world = World(4)
-    world.create([1, 2, 3])
-    world.move(0, 2, 3)
+    world.create([1, 2, 3, 4])
+    world.move(0, 2, 3, 4)
     replica = world.hosted["t", 0]
     replica.behind = set(ids(2))
     await world.reconciler._step_partitions()

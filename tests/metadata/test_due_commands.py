@@ -38,9 +38,9 @@ def register(number: int) -> RegisterBroker:
 
 
 def step(members: Members, desired: Members) -> Members:
-    """One change of a group whose learners always keep up."""
+    """One change of a group whose members always keep up."""
     leader = members.voters[0]
-    changed = next_members(members, desired, leader=leader, ready=members.learners)
+    changed = next_members(members, desired, leader=leader, ready=members.everyone)
     if changed is None:
         return members
     check_change(members, changed)

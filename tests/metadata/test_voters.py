@@ -125,7 +125,22 @@ def test_no_voter_is_removed_before_the_successor_is_ready() -> None:
     assert next_members(members, desired, leader=TWO, ready=()) is None
     step = next_members(members, desired, leader=TWO, ready=(FOUR,))
     assert step == Members((ONE, TWO, THREE, FOUR))
-    assert next_members(step, desired, leader=TWO, ready=()) == desired
+    assert next_members(step, desired, leader=TWO, ready=(THREE,)) == desired
+
+
+def test_no_voter_is_removed_if_the_others_would_have_no_majority() -> None:
+    """Else a group of three with one broker down ends when another one is drained."""
+    members, desired = Members((ONE, TWO, THREE)), Members((ONE, TWO))
+    assert next_members(members, desired, leader=TWO, ready=(THREE,)) is None
+    assert next_members(members, desired, leader=THREE, ready=(TWO,)) is None
+    assert next_members(members, desired, leader=TWO, ready=(ONE, THREE)) == desired
+    assert next_members(members, desired, leader=THREE, ready=(ONE, TWO)) == desired
+
+
+def test_of_several_voters_to_remove_the_one_that_is_down_goes_first() -> None:
+    members, desired = Members((ONE, TWO, THREE, FOUR)), Members((ONE, TWO))
+    step = next_members(members, desired, leader=ONE, ready=(TWO, THREE))
+    assert step == Members((ONE, TWO, THREE))
 
 
 def test_a_voter_that_shall_only_watch_becomes_a_learner_in_one_step() -> None:

@@ -29,6 +29,7 @@ export function bytes(value: Value): string {
 /** 12,345,678 as 12.3 M. */
 export function large(value: Value): string {
   if (value === null || value === undefined) return NOT_KNOWN;
+  if (Math.abs(value) < 10 && !Number.isInteger(value)) return value.toFixed(1);
   return Math.abs(value) < 10_000 ? whole.format(value) : scaled(value, 1000, ["", "k", "M", "G", "T"]);
 }
 

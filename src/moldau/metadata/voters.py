@@ -59,8 +59,10 @@ def next_members(
     Also for partitions, whose desired replicas are the voters. Call again when a step is committed,
     and when a learner has caught up, which adds it to `ready`. Voters are added and removed one by
     one, alternately: the group is never smaller than both its old and its new size, and its
-    majority hardly larger. `leader` is removed last; before a step without it, the caller transfers
-    leadership to a voter of that step.
+    majority hardly larger. `leader` is removed last, and those that are not ready first; before a
+    step without the leader, the caller transfers leadership to a voter of that step. No voter is
+    removed if those that stay would have no majority that is ready: the group could then commit
+    nothing, not even the removal.
     """
     step = current
     for broker in desired.everyone:
@@ -74,8 +76,11 @@ def next_members(
             if broker in desired.voters and broker in ready:
                 return current.with_voter(broker)
     if leaving and len(current.voters) > len(desired.voters):
-        broker = min(leaving, key=lambda broker: (broker == leader, broker))
+        broker = min(leaving, key=lambda broker: (broker == leader, broker in ready, broker))
         step = current.without(broker)
+        able = {leader, *ready}.intersection(step.voters)
+        if len(able) <= len(step.voters) // 2:
+            return None
         return step.with_learner(broker) if broker in desired.learners else step
     for broker in current.learners:
         if broker not in desired.everyone:
