@@ -23,10 +23,10 @@ def test_the_overview_says_what_a_killed_broker_led_and_who_leads_now(browser: B
             killed.kill()
             tab.see(f"Broker {killed.number} is not alive")
             wait_until(lambda: told(tab, led, killed.number), "the new leaders are named")
-            assert row_of(tab, killed.number)[1] == "does not answer"
+            wait_until(lambda: state_of(tab, killed.number) == "does not answer", "its row says so")
             killed.restart()
             tab.see("All 3 brokers respond")
-            assert row_of(tab, killed.number)[1] == "active"
+            wait_until(lambda: state_of(tab, killed.number) == "active", "its row says so")
             tab.see(f"Broker {killed.number} is alive again")
 
 
@@ -38,8 +38,9 @@ def told(tab: Console, partitions: list[int], before: int) -> bool:
     return named == set(partitions)
 
 
-def row_of(tab: Console, broker: int) -> list[str]:
-    return next(row for row in tab.rows("Brokers") if row[0].split()[0] == str(broker))
+def state_of(tab: Console, broker: int) -> str:
+    states = {row[0].split()[0]: row[1] for row in tab.rows("Brokers")}
+    return states.get(str(broker), "")
 
 
 def test_a_page_whose_broker_is_gone_says_so_and_comes_back(browser: Browser) -> None:
