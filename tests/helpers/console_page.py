@@ -92,9 +92,9 @@ class Console:
         self.dialog.wait_for(state="hidden")
 
     def rows(self, table: str) -> list[list[str]]:
-        """The text of each cell."""
+        """The text of each cell; without what an empty table says."""
         region = self.page.get_by_role("region", name=table, exact=True)
-        found: list[list[str]] = region.locator("tbody tr").evaluate_all(
+        found: list[list[str]] = region.locator("tbody tr:not(:has(td[colspan]))").evaluate_all(
             "rows => rows.map(row => [...row.cells].map(cell => cell.innerText.trim()))"
         )
         return found
