@@ -138,8 +138,9 @@ $(VENV)/console: $(CONSOLE_FROM) | $(VENV)/python
 	@touch $@
 
 .PHONY: console
-console: $(VENV)/console ## check, test and build the web console again into the package (needs Node 20 or newer)
-	@cd console && npm run --silent check && npm test --silent && npm run --silent build
+console: $(VENV)/console $(VENV)/run ## check, test and build the web console again into the package (needs Node 20 or newer)
+	@mkdir -p build && $(BIN)/python -m moldau.edge.http.openapi > build/schemas.json
+	@cd console && npm run --silent types >/dev/null && npm run --silent check && npm test --silent && npm run --silent build
 
 .PHONY: ready
 ready: $(VENV)/test $(VENV)/deploy $(VENV)/console kcat chromium prometheus

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_the_bundle_is_built_from_these_sources(sources: Path, tmp_path: Path) -
     built, committed = files(tmp_path / "dist"), files(BUNDLE)
     assert sorted(built) == sorted(committed), "run make console, and commit the bundle"
     assert built == committed, "run make console, and commit the bundle"
+
+
+def test_the_types_are_those_of_the_openapi_document(sources: Path, tmp_path: Path) -> None:
+    schemas, made = tmp_path / "schemas.json", tmp_path / "schema.ts"
+    command = [sys.executable, "-m", "moldau.edge.http.openapi"]
+    schemas.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+    run(sources, "npx", "openapi-typescript", str(schemas), "-o", str(made), "--alphabetize")
+    committed = (CONSOLE / "src/api/schema.ts").read_text()
+    assert made.read_text() == committed, "run make console, and commit console/src/api/schema.ts"
 
 
 def test_types_and_rules_of_the_pages_hold(sources: Path) -> None:

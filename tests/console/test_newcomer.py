@@ -121,25 +121,7 @@ def test_resets_a_group(tab: Console, cluster: Cluster) -> None:
 
 
 def test_redrives_a_dead_letter(tab: Console, cluster: Cluster) -> None:
-    create_topic(tab, "jobs", 3)
-    produce(tab, "resize {{n}}", times=3)
-    with QueueClient(cluster.brokers[2].grpc_address) as client:
-        worker = client.connect("resizers", "jobs", attempts=1)
-        failed: list[str] = []
-
-        def fail() -> bool:
-            for message in worker.poll(10, wait=0.2):
-                failed.append(text(message.value))
-                message.nack(reason="no <b>such</b> picture")
-            return len(failed) == 3
-
-        wait_until(fail, "all jobs fail")
-        worker.close()
-
-    tab.go("Queues")
-    tab.go("resizers")
-    tab.go("Dead letters")
-    wait_until(lambda: letters(tab) == 3, "they are dead letters")
+    failed = fail_jobs(tab, cluster, topic="jobs", group="resizers")
     assert {row[2] for row in tab.rows("Dead letters")} == {"no <b>such</b> picture"}
     tab.click("Redrive")
     tab.button("Preview", within=tab.dialog).click()
@@ -164,6 +146,38 @@ def test_redrives_a_dead_letter(tab: Console, cluster: Cluster) -> None:
         wait_until(work, "all jobs come again")
         worker.close()
     assert sorted(done) == sorted(failed)
+
+
+def test_purges_dead_letters(tab: Console, cluster: Cluster) -> None:
+    fail_jobs(tab, cluster, topic="mails", group="senders")
+    tab.click("Purge")
+    # They are those of the group, from all its topics.
+    tab.confirm("senders", "Delete the dead letters")
+    tab.see("3 dead letters of senders deleted.")
+    tab.see("No dead letters: every message was done, or is still tried.")
+
+
+def fail_jobs(tab: Console, cluster: Cluster, *, topic: str, group: str) -> list[str]:
+    """Three, and opens the page of their dead letters."""
+    create_topic(tab, topic, 3)
+    produce(tab, "resize {{n}}", times=3)
+    with QueueClient(cluster.brokers[2].grpc_address) as client:
+        worker = client.connect(group, topic, attempts=1)
+        failed: list[str] = []
+
+        def fail() -> bool:
+            for message in worker.poll(10, wait=0.2):
+                failed.append(text(message.value))
+                message.nack(reason="no <b>such</b> picture")
+            return len(failed) == 3
+
+        wait_until(fail, "all jobs fail")
+        worker.close()
+    tab.go("Queues")
+    tab.go(group)
+    tab.go("Dead letters")
+    wait_until(lambda: letters(tab) == 3, "they are dead letters")
+    return failed
 
 
 def letters(tab: Console) -> int:

@@ -1,309 +1,72 @@
-/** Shapes of the API that pages use, by the names of the OpenAPI document. */
+/** Names for what pages use of the OpenAPI document. Its shapes, in schema.ts, are generated: npm run types. */
 
-export type Me = {
-  user: string;
-  has_login: boolean;
-  read_only: boolean;
-  authorizes: boolean;
-  cluster: string[];
-  expires_at_ms: number | null;
-  play: boolean;
-};
+import type { components } from "./schema";
 
-export type Trouble = { text: string; remedy: string; broker: number | null; topic: string | null };
+type Schemas = components["schemas"];
 
-export type BrokerLive = {
-  id: number;
-  rack: string | null;
-  state: string;
-  alive: boolean;
-  is_controller: boolean;
-  http: [string, number] | null;
-  kafka: [string, number];
-  version: string | null;
-  started_at_ms: number | null;
-  cpu: number | null;
-  resident_bytes: number | null;
-  disk_free_bytes: number | null;
-  disk_total_bytes: number | null;
-  leaders: number | null;
-  replicas: number | null;
-  connections: number | null;
-  bytes_in: number | null;
-  bytes_out: number | null;
-  records_in: number | null;
-  loop_delay_ms: number | null;
-  flush_ms: number | null;
-  log_bytes: number | null;
-  silent: boolean;
-};
-
-export type HappenedEvent = {
-  id: number;
-  at_ms: number;
-  kind: string;
-  text: string;
-  broker: number | null;
-  topic: string | null;
-};
-
-export type History = {
-  at_ms: number[];
-  bytes_in: (number | null)[];
-  bytes_out: (number | null)[];
-  records_in: (number | null)[];
-  produce_p99_ms: (number | null)[];
-  commit_p99_ms: (number | null)[];
-  lag: (number | null)[];
-};
-
-export type Overview = {
-  at_ms: number;
-  cluster_id: string;
-  answered_by: number;
-  controller: number;
-  metadata_version: number;
-  health: { state: "healthy" | "degraded" | "failing"; sentence: string; problems: Trouble[] };
-  brokers: BrokerLive[];
-  counts: { topics: number; partitions: number; leaderless: number; under_replicated: number; groups: number | null };
-  leaderless: { topic: string; partition: number }[];
-  under_replicated: { topic: string; partition: number; missing: number[] }[];
-  rates: { bytes_in: number | null; bytes_out: number | null; records_in: number | null; requests: number | null };
-  latency: {
-    produce_p50_ms: number | null;
-    produce_p99_ms: number | null;
-    commit_p50_ms: number | null;
-    commit_p99_ms: number | null;
-    flush_p99_ms: number | null;
-  };
-  lag: { records: number | null; groups: { group: string; lag: number; lag_seconds: number | null }[] };
-  events: HappenedEvent[];
-  history: History | null;
-};
-
-export type TopicListed = {
-  name: string;
-  id: string;
-  internal: boolean;
-  partitions: number;
-  replication_factor: number;
-  leaderless: number;
-  under_replicated: number;
-  log_bytes?: number | null;
-  records?: number | null;
-  retention_ms?: number | null;
-  retention_bytes?: number | null;
-  cleanup_policy?: string | null;
-  records_in?: number | null;
-  bytes_in?: number | null;
-};
-
-export type Setting = { name: string; value: string | null; source: string; type: string; read_only: boolean };
-
-export type SettingMeaning = {
-  name: string;
-  type: string;
-  default: string | null;
-  doc: string;
-  values: string[] | null;
-  unit: string | null;
-  read_only: boolean;
-};
-
-export type PartitionShown = {
-  partition: number;
-  leader: number;
-  leader_epoch: number;
-  replicas: number[];
-  in_sync: number[];
-  adding: number[];
-  removing: number[];
-  start_offset: number | null;
-  end_offset: number | null;
-  log_bytes: number | null;
-};
-
-export type TopicShown = {
-  name: string;
-  id: string;
-  internal: boolean;
-  partition_count: number;
-  replication_factor: number;
-  configs: Setting[];
-  partitions: PartitionShown[];
-  next: number | null;
-  may?: string[];
-};
-
-export type GroupListed = {
-  group: string;
-  type: string;
-  state: string;
-  protocol_type: string;
-  coordinator: number;
-  lag?: number | null;
-};
-
-export type Position = {
-  topic: string;
-  partition: number;
-  committed: number;
-  metadata: string;
-  end_offset: number | null;
-  lag: number | null;
-  lag_seconds?: number | null;
-};
-
-export type Member = {
-  member_id: string;
-  instance_id: string | null;
-  client_id: string;
-  client_host: string;
-  topics: string[];
-  assigned: { topic: string; partitions: number[] }[];
-};
-
-export type GroupShown = {
-  group: string;
-  type: string;
-  state: string;
-  protocol: string;
-  coordinator: number;
-  member_count: number;
-  members: Member[];
-  lag: number | null;
-  offsets: Position[];
-  next: string | null;
-  may?: string[];
-};
-
-export type TopicGroup = {
-  group: string;
-  state: string;
-  member_count: number;
-  lag: number | null;
-  partitions: { partition: number; committed: number; end_offset: number | null; lag: number | null }[];
-};
-
-export type ResetPartition = { partition: number; from: number | null; to: number; read_again: number; skipped: number };
-
-export type Message = {
-  partition: number;
-  offset: number;
-  timestamp: number;
+/** Keys and values are asked for as text: null with the bytes in `*_base64` if they are none. */
+type AsText<T> = Omit<T, "key" | "value" | "headers" | "key_base64" | "value_base64"> & {
   key: string | null;
   value: string | null;
   headers: [string, string | null][];
-  key_base64?: string;
-  value_base64?: string;
-  value_bytes?: number;
-  is_cut?: boolean;
-  kind?: string;
+  key_base64?: string | null;
+  value_base64?: string | null;
 };
 
-export type SearchPage = {
-  records: Message[];
-  searched: { records: number; bytes: number; ranges: { partition: number; from: number; to: number }[] };
-  left_records: number;
-  cursor: string | null;
-};
+export type Me = Schemas["Me"];
+export type LoginReply = Schemas["LoginReply"];
+export type Overview = Schemas["Overview"];
+export type Trouble = Schemas["OverviewProblem"];
+export type BrokerLive = Schemas["BrokerLive"];
+export type BrokerShown = Schemas["BrokerShown"];
+export type HappenedEvent = Schemas["HappenedEvent"];
+export type History = Schemas["History"];
+export type Setting = Schemas["Setting"];
+export type LogLevel = Schemas["LogLevelShown"];
+export type LogLevelList = Schemas["LogLevelList"];
 
-export type Stored = { records: { partition: number; offset: number | null; error: string | null }[] };
+export type TopicList = Schemas["TopicList"];
+export type TopicListed = Schemas["TopicListed"];
+export type TopicShown = Schemas["TopicShown"];
+export type PartitionShown = Schemas["PartitionShown"];
+export type TopicElected = Schemas["TopicElected"];
+export type TopicSettings = Schemas["TopicSettings"];
+export type SettingMeaning = Schemas["SettingMeaning"];
+export type TopicGroup = Schemas["TopicGroup"];
+export type TopicGroupList = Schemas["TopicGroupList"];
 
-export type QueueListed = {
-  group: string;
-  topics: string[];
-  visibility_ms: number;
-  attempts_max: number;
-  backoff_ms: number;
-  backoff_ms_max: number;
-  dead_letter_topic: string;
-};
+type Found = Schemas["Message"];
+/** Of a search or a live view, which say more, or of a partition. */
+export type Message = AsText<Schemas["RecordShown"]> &
+  Pick<Found, "partition"> &
+  Partial<Pick<Found, "kind" | "is_cut" | "value_bytes">>;
+export type SearchPage = Omit<Schemas["SearchPage"], "records"> & { records: Message[] };
+export type RecordsShown = Omit<Schemas["RecordsShown"], "records"> & { records: AsText<Schemas["RecordShown"]>[] };
+export type Stored = Schemas["RecordsStored"];
 
-export type QueuePartition = {
-  partition: number;
-  leader: number;
-  ready: number | null;
-  leased: number | null;
-  delayed: number | null;
-  dead: number | null;
-  redeliveries: number | null;
-  oldest_ready_ms: number | null;
-};
+export type GroupList = Schemas["GroupList"];
+export type GroupListed = Schemas["GroupListed"];
+export type GroupShown = Schemas["GroupShown"];
+export type GroupReset = Schemas["GroupReset"];
+export type Position = Schemas["PositionShown"];
+export type Member = Schemas["MemberShown"];
+export type ResetPartition = Schemas["ResetPartition"];
 
-export type InFlight = { partition: number; offset: number; worker: string; attempt: number; lease_left_ms: number };
+export type QueueList = Schemas["QueueList"];
+export type QueueListed = Schemas["QueueListed"];
+export type QueueShown = Schemas["QueueShown"];
+export type DeadLetter = AsText<Schemas["DeadLetterShown"]>;
+export type DeadLetterList = Omit<Schemas["DeadLetterList"], "records"> & { records: DeadLetter[] };
+export type Purged = Schemas["PurgeReply"];
+export type PurgeWanted = Schemas["PurgeWanted"];
+export type RedriveWanted = Schemas["RedriveWanted"];
+export type Redriven = Schemas["RedriveReply"];
 
-export type QueueShown = {
-  group: string;
-  topic: string;
-  settings: Record<string, unknown>;
-  ready: number | null;
-  leased: number | null;
-  delayed: number | null;
-  dead: number | null;
-  partitions: QueuePartition[];
-  in_flight: InFlight[];
-  in_flight_count: number;
-  silent: number[];
-};
-
-export type DeadLetter = Message & {
-  reason: string;
-  attempts: number | null;
-  died_at_ms: number | null;
-  source: { topic: string; partition: number; offset: number } | null;
-};
-
-export type Connected = {
-  client_id: string;
-  software: string;
-  version: string;
-  user: string;
-  address: string;
-  listener: string;
-  protocol: string;
-  opened_at_ms: number | null;
-  requests: number;
-  bytes_in: number;
-  bytes_out: number;
-  throttled_ms: number;
-  errors: number;
-  idle_ms: number | null;
-};
-
-export type RaftMember = { broker: number; role: string; match: number | null; lag: number | null; is_in_sync: boolean };
-
-export type RaftGroup = {
-  group: string;
-  leader: number;
-  term: number;
-  commit: number | null;
-  members: RaftMember[];
-  recent: { at_ms: number; text: string }[];
-};
-
-export type Transaction = {
-  transactional_id: string;
-  producer_id: number;
-  producer_epoch: number;
-  state: string;
-  age_ms: number | null;
-  timeout_ms: number | null;
-  partitions: { topic: string; partition: number }[];
-  coordinator: number;
-  is_hanging: boolean;
-};
-
-export type PipelineShown = {
-  name: string;
-  kind: string;
-  state: string;
-  topic: string | null;
-  batch: number | null;
-  rows: number | null;
-  lag: number | null;
-  dead_letters: number | null;
-  error: string;
-  hint: string;
-  updated_at_ms: number;
-};
+export type Connected = Schemas["ConnectionShown"];
+export type ConnectionList = Schemas["ConnectionList"];
+export type RaftGroup = Schemas["RaftGroupShown"];
+export type RaftGroupList = Schemas["RaftGroupList"];
+export type Transaction = Schemas["TransactionShown"];
+export type TransactionList = Schemas["TransactionList"];
+export type PipelineShown = Schemas["PipelineShown"];
+export type PipelineList = Schemas["PipelineList"];

@@ -2,8 +2,12 @@
 
 The schemas are generated from the structs that are decoded and encoded. The paths and parameters
 are listed here; a test compares them with the routes.
+
+`python -m moldau.edge.http.openapi` prints the schemas alone: the web console's types are made of
+them.
 """
 
+import sys
 from typing import Final
 
 import msgspec
@@ -466,6 +470,10 @@ def document() -> Schema:
     }
 
 
+def schemas_alone() -> Schema:
+    return {**document(), "paths": {}}
+
+
 def _describe(path: str, operation: Operation, schemas: dict[type, Schema]) -> Schema:
     described: Schema = {"operationId": operation.name, "summary": operation.summary}
     parameters: list[Schema] = [
@@ -525,3 +533,7 @@ def routes() -> list[Route]:
         return cached[0]
 
     return [Route(PATH, openapi, methods=["GET"])]
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(schemas_alone())) + b"\n")
