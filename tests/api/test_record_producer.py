@@ -9,6 +9,8 @@ from moldau.api.record_producer import RecordProducer, offsets_of
 from moldau.data.append_forwarding import AppendResult
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
+from moldau.records.batch import check_batches, read_header
+from moldau.records.compression import Codec
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, read_records
 
@@ -38,6 +40,15 @@ class World(Fake):
     async def append(self, topic, partition, data, *, acks, timeout_seconds):
         self.appended[partition] = data
         return AppendResult(ErrorCode.NONE, "", 10 * partition)
+
+
+def records_in(data: bytes) -> list[Record]:
+    found, position = [], 0
+    while position < len(data):
+        size = read_header(data, position).size
+        found += read_records(data[position : position + size])
+        position += size
+    return found
 
 
 def record(value: bytes) -> Record:
@@ -74,6 +85,21 @@ async def test_each_partition_gets_its_records_in_their_order():
     assert [r.value for r in read_records(world.appended[0])] == [b"0", b"2"]
     assert [r.value for r in read_records(world.appended[1])] == [b"1", b"3"]
     assert offsets_of(places, answers) == [0, 10, 1, 11]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [1, 50_000])
+async def test_batches_are_compressed_here_or_in_a_thread(codec, size):
+    world = World(0, bytes_max=120_000)
+    records = [record(b"%d" % number * size) for number in range(4)]
+    await world.sender.store(topic(1), records, [0] * 4, acks=-1, timeout_seconds=1.0, codec=codec)
+    (stored,) = world.appended.values()
+    headers = check_batches(memoryview(stored), bytes_max=120_000)
+    assert {header.codec for header in headers} == {codec}
+    # Batches are cut by the size of what is in them: compressed or not, they are as many.
+    assert [header.record_count for header in headers] == ([4] if size == 1 else [2, 2])
+    assert [r.value for r in records_in(stored)] == [r.value for r in records]
+    assert codec is Codec.NONE or size == 1 or len(stored) < 20_000
 
 
 def test_what_was_not_stored_has_no_offset():

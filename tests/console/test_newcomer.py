@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from console_page import Console, console
 from playwright.sync_api import Browser
 
+from http_client import ask
 from moldau import QueueClient
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_until
@@ -38,8 +39,11 @@ def create_topic(tab: Console, name: str, partitions: int) -> None:
     tab.page.get_by_role("heading", level=1, name=name).wait_for()
 
 
-def produce(tab: Console, value: str, *, key: str = "", times: int = 1) -> None:
+def produce(
+    tab: Console, value: str, *, key: str = "", times: int = 1, compression: str = "none"
+) -> None:
     tab.go("Produce")
+    tab.choose("Compression", compression)
     if key:
         tab.page.get_by_label("With a key").check()
         tab.fill("Key", key)
@@ -68,9 +72,17 @@ def test_watches_messages_as_they_come(tab: Console, cluster: Cluster, browser: 
     assert tab.rows("Messages")[0][4] == "while it is paused"
 
 
-def test_finds_one_message_among_many(tab: Console) -> None:
+def test_finds_one_message_among_many(tab: Console, cluster: Cluster) -> None:
     create_topic(tab, "many", 6)
-    produce(tab, '{"id": 900719925474099{{n}}, "customer": "c-{{n}}"}', key="k{{n}}", times=COUNT)
+    produce(
+        tab,
+        '{"id": 900719925474099{{n}}, "customer": "c-{{n}}"}',
+        key="k{{n}}",
+        times=COUNT,
+        compression="gzip",
+    )
+    topic = ask(cluster.brokers[1].http_address, "GET", "/api/v1/topics/many").body
+    assert sum(one["log_bytes"] for one in topic["partitions"]) < COUNT * len('{"id": 1234567890}')
     tab.go("Messages")
     tab.fill("Text in the value", '"c-4711"')
     tab.click("Search")

@@ -982,6 +982,11 @@ export interface components {
              */
             acks: "all" | "leader";
             /**
+             * @default none
+             * @enum {unknown}
+             */
+            compression: "gzip" | "lz4" | "none" | "snappy" | "zstd";
+            /**
              * @default text
              * @enum {unknown}
              */

@@ -42,6 +42,12 @@ export type Message = AsText<Schemas["RecordShown"]> &
   Partial<Pick<Found, "kind" | "is_cut" | "value_bytes">>;
 export type SearchPage = Omit<Schemas["SearchPage"], "records"> & { records: Message[] };
 export type RecordsShown = Omit<Schemas["RecordsShown"], "records"> & { records: AsText<Schemas["RecordShown"]>[] };
+type Sent = Partial<Pick<Schemas["RecordSent"], "partition" | "headers">>;
+export type RecordSent = Sent & { key: string | null; value: string | null };
+export type RecordsSent = Partial<Pick<Schemas["RecordsSent"], "compression" | "value_encoding">> & {
+  records: RecordSent[];
+};
+export type Compression = Schemas["RecordsSent"]["compression"];
 export type Stored = Schemas["RecordsStored"];
 
 export type GroupList = Schemas["GroupList"];

@@ -1,5 +1,7 @@
 /** The same as a click, as a command of moldau, a request by curl, and a piece of Python. */
 
+import type { RecordsSent } from "../api/types";
+
 export type Command = { moldau: string; curl: string; python: string; note?: string };
 
 /** Quoted for a POSIX shell. */
@@ -84,20 +86,32 @@ export function configureTopic(name: string, configs: Record<string, string | nu
   return command(`moldau topic alter ${quoted(name)}${options}`, "PATCH", `/topics/${part(name)}/configs`, { configs });
 }
 
-export function produce(topic: string, record: Record<string, unknown>): Command {
-  const key = typeof record.key === "string" ? record.key : null;
-  const value = typeof record.value === "string" ? record.value : null;
+/** One message. What is no text has no command: an argument would change it. */
+export function produce(topic: string, sent: RecordsSent): Command {
+  const { key, value, headers = [], partition = null } = sent.records[0]!;
+  const compression = sent.compression ?? "none";
+  const isBinary = value !== null && sent.value_encoding === "base64";
+  const moldau = [
+    `moldau produce ${quoted(topic)} -m ${quoted(value ?? "")}`,
+    key === null ? "" : ` --key ${quoted(key)}`,
+    ...headers.map(([name, content]) => ` -H ${quoted(`${name}=${content ?? ""}`)}`),
+    partition === null ? "" : ` -p ${partition}`,
+    compression === "none" ? "" : ` --compression ${compression}`,
+    value === null ? " --tombstones" : "",
+  ].join("");
+  const encoded = (text: string | null): string => (text === null ? "None" : `${pythonText(text)}.encode()`);
+  const given = [
+    pythonText(topic),
+    isBinary ? `base64.b64decode(${pythonText(value)})` : encoded(value),
+    key === null ? "" : `key=${encoded(key)}`,
+    headers.length ? `headers=[${headers.map(([name, content]) => `(${pythonText(name)}, ${encoded(content)})`).join(", ")}]` : "",
+    partition === null ? "" : `partition=${partition}`,
+  ].filter(Boolean);
+  const settings = compression === "none" ? "" : `, compression_type="${compression}"`;
   const python =
-    `from moldau import Producer\n\nwith Producer("${location.hostname}:9092") as producer:\n` +
-    `    producer.send(${pythonText(topic)}, ${value === null ? "None" : `${pythonText(value)}.encode()`}` +
-    `${key === null ? "" : `, key=${pythonText(key)}.encode()`}).result()`;
-  return command(
-    `moldau produce ${quoted(topic)} -m ${quoted(value ?? "")}${key === null ? "" : ` --key ${quoted(key)}`}${value === null ? " --tombstones" : ""}`,
-    "POST",
-    `/topics/${part(topic)}/records`,
-    { records: [record] },
-    python,
-  );
+    `${isBinary ? "import base64\n\n" : ""}from moldau import Producer\n\n` +
+    `with Producer("${location.hostname}:9092"${settings}) as producer:\n    producer.send(${given.join(", ")}).result()`;
+  return command(isBinary ? "" : moldau, "POST", `/topics/${part(topic)}/records`, sent, python);
 }
 
 export function showGroup(group: string): Command {

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from moldau.api.broker import Broker
@@ -10,12 +11,17 @@ from moldau.api.quotas import charged
 from moldau.data.append_forwarding import AppendResult
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.records.compression import Codec
 from moldau.records.murmur2 import partition_of
 from moldau.records.record import Record, build_batch
 
 _RECORD_BYTES_EXTRA: Final = 40
 _HEADER_BYTES_EXTRA: Final = 10
 _BATCH_BYTES_EXTRA: Final = 61
+_INLINE_BYTES_MAX: Final = 64 * 1024
+"""More is compressed in a thread, so that the event loop is not blocked."""
+# One thread: compressing leaves the other cores to the rest of the broker.
+_thread: Final = ThreadPoolExecutor(1, thread_name_prefix="compress")
 
 
 class RecordProducer:
@@ -33,6 +39,7 @@ class RecordProducer:
         *,
         acks: int,
         timeout_seconds: float,
+        codec: Codec = Codec.NONE,
     ) -> dict[int, AppendResult]:
         """The result of each partition; `partitions` has the partition of each record."""
         if len(records) == 1:
@@ -44,7 +51,7 @@ class RecordProducer:
         bytes_max = self._batch_bytes_max(topic)
         # All are built before any is sent: an invalid request stores nothing.
         batches = {
-            partition: build_batches(theirs, bytes_max)
+            partition: await _build(theirs, bytes_max, codec)
             for partition, theirs in by_partition.items()
         }
         append = self._broker.appends.append
@@ -122,24 +129,31 @@ def offsets_of(partitions: list[int], results: dict[int, AppendResult]) -> list[
     return offsets
 
 
-def build_batches(records: list[Record], bytes_max: int) -> bytes:
-    """As few batches as the size limit allows. A record that is too large gets its own batch, which
-    the leader rejects."""
+async def _build(records: list[Record], bytes_max: int, codec: Codec) -> bytes:
+    if codec is Codec.NONE or sum(map(_bytes_of, records)) <= _INLINE_BYTES_MAX:
+        return build_batches(records, bytes_max, codec)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_thread, build_batches, records, bytes_max, codec)
+
+
+def build_batches(records: list[Record], bytes_max: int, codec: Codec = Codec.NONE) -> bytes:
+    """As few batches as the size limit allows, before they are compressed. A record that is too
+    large gets its own batch; the leader rejects it unless compression makes it small enough."""
     sizes = [_bytes_of(record) for record in records]
     if sum(sizes) <= bytes_max - _BATCH_BYTES_EXTRA:
-        return build_batch(records)
+        return build_batch(records, codec=codec)
     data = bytearray()
     batch: list[Record] = []
     room = 0
     for record, size in zip(records, sizes, strict=True):
         if size > room and batch:
-            data += build_batch(batch)
+            data += build_batch(batch, codec=codec)
             batch = []
         if not batch:
             room = bytes_max - _BATCH_BYTES_EXTRA
         batch.append(record)
         room -= size
-    data += build_batch(batch)
+    data += build_batch(batch, codec=codec)
     return bytes(data)
 
 

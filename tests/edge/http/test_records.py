@@ -251,6 +251,24 @@ def test_aborted_records_are_not_shown_and_open_ones_not_yet(world):
     assert [record["value"] for record in page["records"]] == ["b"]
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_are_stored_compressed(world, compression):
+    values = [str(number) * 10_000 for number in range(20)]
+    records = [{"value": value} for value in values]
+    assert world.store(*records, compression=compression).status == 200
+    assert world.values() == values
+    partition = ask(world.broker.http_address, "GET", f"/api/v1/topics/{world.topic}").body
+    (size,) = [one["log_bytes"] for one in partition["partitions"]]
+    assert (size < 100_000) == (compression != "none")
+
+
+def test_a_record_that_compression_makes_small_enough_is_stored(world):
+    large = {"value": "x" * 2**21}
+    assert world.store(large).body["error"] == "MESSAGE_TOO_LARGE"
+    assert world.store(large, compression="zstd").status == 200
+    assert world.values() == [large["value"]]
+
+
 def test_compressed_batches_are_shown(world):
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         producer = confluent_kafka.Producer(
@@ -340,6 +358,7 @@ def test_a_topic_that_cannot_be_is_refused(moldau_session_broker, body):
         {"records": [{"value": "not base64!"}], "value_encoding": "base64"},
         {"records": [{"value": "grüß"}], "value_encoding": "base64"},
         {"records": [{"value": "x"}], "acks": "none"},
+        {"records": [{"value": "x"}], "compression": "brotli"},
         {"records": [{"value": "x"}], "timeout_ms": 0},
         {"records": [{"value": "good"}, {"value": 1}]},
     ],

@@ -14,6 +14,7 @@ from moldau.data.record_reader import ReadPage, RecordFilter, offset_at, read_pa
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
 from moldau.metadata.image import Topic
 from moldau.model.ids import Epoch, Offset
+from moldau.records.compression import Codec
 from moldau.records.record import Record
 from moldau.replica.raft_replica import Proposal
 from moldau.security.acl import ResourceType
@@ -109,6 +110,7 @@ class GuardedAppends:
         *,
         acks: int,
         timeout_seconds: float,
+        codec: Codec = Codec.NONE,
     ) -> dict[int, AppendResult]:
         """The result of each partition; `partitions` has the partition of each record.
 
@@ -119,7 +121,7 @@ class GuardedAppends:
             meter.check(QuotaKey.PRODUCE)
             meter.take(QuotaKey.PRODUCE, bytes_of(records))
         return await self._producer.store(
-            topic, records, partitions, acks=acks, timeout_seconds=timeout_seconds
+            topic, records, partitions, acks=acks, timeout_seconds=timeout_seconds, codec=codec
         )
 
     def _check(self, use_case: str, topic: str) -> None:

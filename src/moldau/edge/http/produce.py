@@ -26,6 +26,7 @@ from moldau.edge.http.visits import session_of
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import TimestampMs
 from moldau.model.topology import ErrorReply
+from moldau.records.compression import Codec
 from moldau.records.record import Headers, Record
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -66,6 +67,7 @@ class _Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_encoding: Encoding = "text"
     value_encoding: Encoding = "text"
     header_encoding: HeaderEncoding = "text"
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     acks: Literal["all", "leader"] = "all"
     timeout_ms: Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)] = 10_000
 
@@ -130,7 +132,12 @@ async def store(request: Request) -> Response:
     )
     acks = ACKS_ALL if sent.acks == "all" else ACKS_LEADER
     results = await session.appends.store(
-        topic, records, partitions, acks=acks, timeout_seconds=sent.timeout_ms / 1000
+        topic,
+        records,
+        partitions,
+        acks=acks,
+        timeout_seconds=sent.timeout_ms / 1000,
+        codec=Codec.from_config_name(sent.compression),
     )
     return _answer(partitions, results)
 
