@@ -4,7 +4,6 @@ What clients named and sent is hostile: names with markup, values that are no te
 """
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,12 +96,6 @@ def fill(cluster: Cluster) -> None:
         worker.close()
 
 
-def settled(tab: Console) -> None:
-    """Its first data is shown."""
-    waiting = re.compile(r"Loading …|Asking the brokers")
-    wait_until(lambda: not waiting.search(tab.page.inner_text("body")), "the page is filled")
-
-
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_page_is_readable_by_everybody(
     browser: Browser, cluster: Cluster, look: str, tmp_path: Path
@@ -116,7 +109,7 @@ def test_every_page_is_readable_by_everybody(
     with console(browser, address, color_scheme=scheme, viewport=size) as tab:
         for name, path in PAGES.items():
             tab.open(path)
-            settled(tab)
+            tab.settle()
             if look in WITH_AXE and (wrong := tab.axe()):
                 found[name] = wrong
             if pixels := tab.overflow():
@@ -150,7 +143,7 @@ def test_dialogs_are_readable_by_everybody(browser: Browser, cluster: Cluster) -
     with console(browser, cluster.brokers[1].http_address) as tab:
         for path, names in dialogs.items():
             tab.open(path)
-            settled(tab)
+            tab.settle()
             for name in names:
                 tab.click(name)
                 tab.dialog.wait_for()

@@ -1,5 +1,6 @@
 """The web console in a real browser, by playwright: what a person sees, clicks and types."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from browser import find_browser
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
 
-from moldau.testing.waiting import wait_seconds_max
+from moldau.testing.waiting import wait_seconds_max, wait_until
 
 HTTP_REFUSED = "Failed to load resource"
 """What Chromium says of every reply that is not 2xx; a page may show such a refusal."""
@@ -57,6 +58,11 @@ class Console:
     def open(self, path: str = "/") -> None:
         self.page.goto(f"http://{self.address}/ui{path}")
         self.page.get_by_role("heading", level=1).first.wait_for()
+
+    def settle(self) -> None:
+        """Wait until its first data is shown."""
+        waiting = re.compile(r"Loading …|Asking the brokers")
+        wait_until(lambda: not waiting.search(self.page.inner_text("body")), "the page is filled")
 
     def button(self, name: str, *, within: Locator | None = None) -> Locator:
         return (within or self.page).get_by_role("button", name=name, exact=True)
