@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Message } from "../src/api/types";
-import { csv, keyOf, preview, shown, valueOf } from "../src/lib/messages";
+import { csv, keyOf, listedKeyOf, listedValueOf, preview, shown, valueOf } from "../src/lib/messages";
 
 const message = (more: Partial<Message>): Message => ({
   partition: 0,
@@ -32,4 +32,11 @@ test("bytes are shown in hex", () => {
 test("a spreadsheet runs nothing of a message", () => {
   const [, line] = csv([message({ key: "=1+1", value: 'say "hi", all', headers: [["h", "v"]] })]).split("\r\n");
   expect(line).toBe(`0,1,2,'=1+1,"say ""hi"", all","[[""h"",""v""]]",,`);
+});
+
+test("a list shows JSON as its text", () => {
+  expect(listedValueOf(message({ value: '{"a": 1}' }))).toEqual({ kind: "text", text: '{"a": 1}' });
+  expect(listedKeyOf(message({ key: "" }))).toEqual({ kind: "empty" });
+  expect(listedValueOf(message({})).kind).toBe("null");
+  expect(listedValueOf(message({ value_base64: "/w==" })).kind).toBe("bytes");
 });

@@ -13,11 +13,16 @@ export type Content =
 
 const PREVIEW_MAX = 300;
 
-function contentOf(text: string | null | undefined, base64: string | null | undefined): Content {
+function listed(text: string | null, base64: string | null | undefined): Content {
   if (base64 !== null && base64 !== undefined) return { kind: "bytes", data: fromBase64(base64) };
-  if (text === null || text === undefined) return { kind: "null" };
-  if (text === "") return { kind: "empty" };
-  return /^\s*[[{]/.test(text) && parseJson(text) !== null ? { kind: "json", text } : { kind: "text", text };
+  if (text === null) return { kind: "null" };
+  return text === "" ? { kind: "empty" } : { kind: "text", text };
+}
+
+function contentOf(text: string | null, base64: string | null | undefined): Content {
+  const found = listed(text, base64);
+  if (found.kind !== "text" || !/^\s*[[{]/.test(found.text)) return found;
+  return parseJson(found.text) === null ? found : { kind: "json", text: found.text };
 }
 
 export function valueOf(message: Message): Content {
@@ -26,6 +31,15 @@ export function valueOf(message: Message): Content {
 
 export function keyOf(message: Message): Content {
   return contentOf(message.key, message.key_base64);
+}
+
+/** The same in a list, which shows JSON as the text that it is: to read all of them would take long. */
+export function listedValueOf(message: Message): Content {
+  return listed(message.value, message.value_base64);
+}
+
+export function listedKeyOf(message: Message): Content {
+  return listed(message.key, message.key_base64);
 }
 
 /** The end of a transaction: no message of a producer. */
