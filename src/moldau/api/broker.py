@@ -12,6 +12,7 @@ from moldau.api.local_replicas import LocalReplicas
 from moldau.api.offsets_at import OffsetsAt
 from moldau.api.overview.group_lags import GroupLags
 from moldau.api.overview.sampler import OverviewSampler
+from moldau.api.play import PlayService
 from moldau.api.raft_groups import RaftGroups
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.live import LiveViews
@@ -80,6 +81,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     security: SecurityService
     restore: RestoreService
     queue_copies: QueueCopies
+    play: PlayService
     disk_free_bytes: Callable[[], int]
     disk_total_bytes: Callable[[], int]
 

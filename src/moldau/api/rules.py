@@ -209,6 +209,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "security.join_tokens": _read(_DESCRIBE_CLUSTER),
     "security.create_join_token": _change(_ALTER_CLUSTER),
     "security.delete_join_token": _change(_ALTER_CLUSTER),
+    # Faults on purpose, on clusters that were started to be played with.
+    "play.is_offered": _anyone("it says only how the broker was started"),
+    "play.board": _read(_DESCRIBE_CLUSTER),
+    "play.do": _change(_ALTER_CLUSTER),
     # Backups: they hold what lets clients in, and a restore writes past the checks of producers.
     "backup.cluster": _read(_ALTER_CLUSTER),
     "backup.queues": _read(_ALTER_CLUSTER),

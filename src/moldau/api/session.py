@@ -19,6 +19,7 @@ from moldau.api.guarded.cluster_transactions import GuardedClusterTransactions
 from moldau.api.guarded.configs import GuardedConfigs
 from moldau.api.guarded.groups import GuardedGroups, GuardedQueries
 from moldau.api.guarded.pipelines import GuardedPipelines
+from moldau.api.guarded.play import GuardedPlay
 from moldau.api.guarded.queue_admin import GuardedQueueAdmin
 from moldau.api.guarded.queues import GuardedQueues
 from moldau.api.guarded.records import (
@@ -65,6 +66,7 @@ class Session:
         "groups",
         "offsets",
         "pipelines",
+        "play",
         "produce",
         "producer_ids",
         "queries",
@@ -103,6 +105,7 @@ class Session:
         self.queues = GuardedQueues(guard, broker)
         self.queue_admin = GuardedQueueAdmin(guard, broker)
         self.security = GuardedSecurity(guard, broker)
+        self.play = GuardedPlay(guard, broker)
         self.backup = GuardedBackup(guard, broker, self.security)
 
     @property

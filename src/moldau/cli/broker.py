@@ -5,6 +5,7 @@ The server is imported only to start a broker.
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,9 +36,11 @@ from moldau.cli.options import (
     yes_option,
 )
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
+from moldau.model.play import PLAY_OPTION
 
 if TYPE_CHECKING:
     from moldau.cli.cluster.every_address import Answers
+    from moldau.model.play import Playground
     from moldau.model.topology import Topology
     from moldau.server.config.load import ResolvedConfig
     from moldau.server.info import BrokerInfo
@@ -104,10 +107,10 @@ def load(
     )
 
 
-def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
+def _serve(resolved: "ResolvedConfig", on_ready: Any, play: "Playground | None" = None) -> int:
     from moldau.server.run import run_broker
 
-    return run_broker(resolved.config, on_ready=on_ready)
+    return run_broker(resolved.config, on_ready=on_ready, play=play)
 
 
 @broker.command(
@@ -140,11 +143,15 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any) -> int:
 )
 @click.option("--rack", metavar="NAME", help="Machine or zone; replicas are spread over racks.")
 @click.option("--data-dir", metavar="DIR", help="Data directory.")
+@click.option(PLAY_OPTION, "play_dir", hidden=True, type=click.Path(path_type=Path))
 @_INSECURE
 @config_option
 @_SET
 def start(
-    config_file: str | None, settings: tuple[tuple[str, str], ...], **flags: str | bool | None
+    config_file: str | None,
+    settings: tuple[tuple[str, str], ...],
+    play_dir: Path | None,
+    **flags: str | bool | None,
 ) -> int:
     """Run a broker until SIGTERM or Ctrl-C."""
     for listener in ("kafka", "raft", "grpc", "http"):
@@ -152,7 +159,12 @@ def start(
     flags["security.insecure"] = flags.pop("insecure")
     names = {"broker_id": "--id", "security.insecure": "--insecure"}
     resolved = load(flags, settings, config_file, option_names=names)
-    return _serve(resolved, lambda info: click.echo(ready_line(info)))
+    play = None
+    if play_dir is not None:
+        from moldau.supervisor.playground import SupervisedPlay
+
+        play = SupervisedPlay(play_dir)
+    return _serve(resolved, lambda info: click.echo(ready_line(info)), play)
 
 
 @broker.command(
@@ -301,7 +313,13 @@ def dev(
     """Start one broker for development, without configuration."""
     flags = {"port": port, "data_dir": data_dir}
     resolved = load(flags, settings, config_file, preset={**_DEV_PRESET, **_shifted_ports(port)})
-    return _serve(resolved, lambda info: click.echo(f"{ready_line(info)}\n\n{next_steps(info)}"))
+    from moldau.supervisor.playground import LonePlay
+
+    return _serve(
+        resolved,
+        lambda info: click.echo(f"{ready_line(info)}\n\n{next_steps(info)}"),
+        LonePlay(say),
+    )
 
 
 def _shifted_ports(port: str | None) -> dict[str, object]:

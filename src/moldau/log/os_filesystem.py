@@ -108,10 +108,13 @@ class OsFiles:
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> OsFile:
         """The name of a created file is durable only after sync_dir."""
+        return OsFile(self._opened(path, create=create, writable=writable))
+
+    def _opened(self, path: str, *, create: bool, writable: bool) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
-        return OsFile(os.open(self._resolve(path), flags, _FILE_MODE))
+        return os.open(self._resolve(path), flags, _FILE_MODE)
 
     def read(self, path: str) -> bytes:
         with open(self._resolve(path), "rb") as file:

@@ -1,5 +1,6 @@
 """Connects a broker with its peers: one listener, one link to each peer, and RPCs between them."""
 
+import asyncio
 import random
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Protocol
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.model.slices import Chunk
+from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits, PeerLink
@@ -59,10 +61,12 @@ class Transport:
         limits: LinkLimits | None = None,
         sockets: Sockets = OS_SOCKETS,
         tls: TlsContexts | None = None,
+        cuts: LinkCuts | None = None,
     ) -> None:
         """`incarnation`: the id of this broker's data directory; `epoch`: of its registration.
 
-        `authorize` returns why a peer is rejected, or None. `recheck` calls it again.
+        `authorize` returns why a peer is rejected, or None. `recheck` calls it again. `cuts`: only
+        in a broker that may be played with.
         """
         self._sockets = sockets
         self._loop = loop
@@ -74,6 +78,10 @@ class Transport:
         self._tls = tls
         self._epoch = epoch
         self._limits = limits
+        self._cuts = cuts
+        self._cut_watches: set[asyncio.Task[None]] = set()
+        if cuts is not None:
+            cuts.on_cut, cuts.on_mended = self._on_cut, self._on_mended
         self._handler: TransportHandler
         """Set by `attach`."""
         self.links: dict[BrokerId, PeerLink] = {}
@@ -121,6 +129,7 @@ class Transport:
             limits=self._limits,
             sockets=self._sockets,
             tls=self._tls,
+            cuts=self._cuts,
         )
         link.start()
         return link
@@ -162,6 +171,8 @@ class Transport:
         return link.queued_bytes if link is not None and link.is_connected else None
 
     def close(self) -> None:
+        for watch in self._cut_watches:
+            watch.cancel()
         for link in self.links.values():
             link.stop()
         self.listener.close()
@@ -169,7 +180,30 @@ class Transport:
 
     def _send(self, peer: BrokerId, kind: FrameKind, chunks: list[Chunk]) -> bool:
         link = self.links.get(peer)
+        if self._cuts is not None and peer in self._cuts.peers:
+            # The system would take it, and wait for an acknowledgement.
+            return link is not None and link.is_connected
         return link is not None and link.send(kind, chunks)
+
+    # ---- links cut on purpose
+
+    def _on_cut(self, peer: BrokerId) -> None:
+        watch = self._loop.create_task(self._end_unacknowledged(peer))
+        self._cut_watches.add(watch)
+        watch.add_done_callback(self._cut_watches.discard)
+
+    async def _end_unacknowledged(self, peer: BrokerId) -> None:
+        seconds = (self._limits or LinkLimits()).unacknowledged_ms_max / 1000
+        if self._cuts is None or not await self._cuts.stays_cut(peer, seconds):
+            return
+        if (link := self.links.get(peer)) is not None:
+            link.reset("the peer acknowledges nothing: the link is cut")
+
+    def _on_mended(self, peer: BrokerId) -> None:
+        if (link := self.links.get(peer)) is not None:
+            # Frames of this connection are missing.
+            link.reset("the link was cut")
+            link.retry_now()
 
     # ---- events of links
 
@@ -201,6 +235,8 @@ class Transport:
         self._check_soon(sender)
 
     def on_peer_frame(self, sender: BrokerId, kind: FrameKind, body: memoryview) -> None:
+        if self._cuts is not None and sender in self._cuts.peers:
+            return
         if kind is FrameKind.RAFT:
             self._handler.on_raft(sender, body)
         elif kind is FrameKind.HEARTBEAT:

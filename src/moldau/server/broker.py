@@ -56,6 +56,7 @@ from moldau.server.build_protocols import (
     build_grpc_server,
     build_http_listener,
     build_offsets_at,
+    build_play,
     build_record_deletion,
     build_search,
 )
@@ -252,11 +253,11 @@ class BrokerServer:
         driver.start()
         http.listen(self._http.start)
         self._metadata.start()
-        self._settling = self._metadata.applying
-        if self._settling is not None:
-            self._settling.add_done_callback(self._task_ended)
-        self._run_task(self._announcements.run())
-        self._run_task(self._reconciler.run())
+        if (settling := self._metadata.applying) is not None:
+            self._settling = settling
+            settling.add_done_callback(self._task_ended)
+        played = () if machine.play is None else (machine.play.run(self._broker_id),)
+        self._run_task(self._announcements.run(), self._reconciler.run(), *played)
         await registration.register()
         self._storage.finish_bootstrap()
         self._peers.on_member_image(EMPTY_IMAGE)
@@ -492,6 +493,7 @@ class BrokerServer:
             appends=appends,
             **build_queue_services(config, coordinators, fetch, appends),
             **coordinators.copies(self._disk),
+            play=build_play(self._broker_id, self._machine),
             security=SecurityService(
                 metadata=self._metadata, clock=self._clock, random_bytes=self._machine.secret_bytes
             ),

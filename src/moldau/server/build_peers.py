@@ -43,6 +43,7 @@ def build_peers(
         epoch=membership.epoch,
         sockets=machine.sockets,
         tls=tls,
+        cuts=None if machine.play is None else machine.play.cuts,
     )
     driver = RaftDriver(
         loop=loop,

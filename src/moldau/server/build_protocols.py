@@ -9,6 +9,7 @@ from moldau.api.entrance import Entrance
 from moldau.api.metric_sources import MetricSources
 from moldau.api.offsets_at import OffsetsAt
 from moldau.api.overview.group_lags import GroupLags
+from moldau.api.play import PlayService
 from moldau.api.record_deletion import RecordDeletion
 from moldau.api.search.leaders import SearchLeaders
 from moldau.api.search.live import LiveViews
@@ -75,6 +76,10 @@ def build_offsets_at(
     found = OffsetsAt(me=me, cluster=cluster, offsets=offsets, caller=transport)
     transport.rpc.serve(PeerMethod.OFFSETS_AT, found.on_request)
     return found
+
+
+def build_play(me: BrokerId, machine: Machine) -> PlayService:
+    return PlayService(me, None if machine.play is None else machine.play.ground)
 
 
 def build_record_deletion(

@@ -22,6 +22,7 @@ from moldau.log.compaction.worker import WorkerCommand, WorkerReply
 from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
 from moldau.log.os_filesystem import OsFiles
+from moldau.log.slow_filesystem import SlowFiles
 from moldau.model.clock import Clock
 from moldau.model.log_levels import LogLevels
 from moldau.model.topology import (
@@ -36,6 +37,7 @@ from moldau.replica.flush_threads import FlushThreads, FlushWorkers
 from moldau.server.admin_token import make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
+from moldau.server.play_faults import PlayFaultsMaker
 
 JOIN_TOKEN_VARIABLE: Final = "MOLDAU_JOIN_TOKEN"
 
@@ -127,6 +129,8 @@ class Machine:
         self.log_levels = LogLevels()
         self.sockets: Sockets = OS_SOCKETS
         self.rng = random.Random()
+        self.play: PlayFaultsMaker | None = None
+        """Only on a machine that somebody plays with."""
         self.http_tls: TlsContexts | None = None
         """Of this broker's HTTP listener: those of the other brokers have the same."""
 
@@ -151,7 +155,8 @@ class Machine:
         """Lock a data directory for this broker. Raises ConfigError."""
         lock = DirectoryLock(root)
         lock.acquire()
-        return OsFiles(root), lock
+        files = OsFiles(root) if self.play is None else SlowFiles(str(root), self.play.delay)
+        return files, lock
 
     def flush_workers(self, threads_max: int) -> FlushWorkers | None:
         return FlushThreads(threads_max) if threads_max else None

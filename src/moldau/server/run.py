@@ -10,6 +10,7 @@ from typing import Any
 
 from moldau.model import log_events as events
 from moldau.model.errors import MoldauError, StorageError
+from moldau.model.play import Playground
 from moldau.server.audit_file import keep_audit_log
 from moldau.server.broker import BrokerServer
 from moldau.server.config.listener_rules import doubts
@@ -21,6 +22,7 @@ from moldau.server.derived_config import config_warnings, is_alone
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
+from moldau.server.play_faults import PlayFaultsMaker
 from moldau.server.registration import SupersededError
 from moldau.server.tracing import start_tracing
 
@@ -33,8 +35,15 @@ EXIT_INTERNAL_ERROR = 70
 """Internal error; the log has the details."""
 
 
-def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) -> int:
+def run_broker(
+    config: ServerConfig,
+    *,
+    on_ready: Callable[[BrokerInfo], None],
+    play: Playground | None = None,
+) -> int:
     """Run a broker until SIGTERM or SIGINT; returns the exit code.
+
+    With `play`, clients that may alter the cluster can make faults.
 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
@@ -51,6 +60,8 @@ def run_broker(config: ServerConfig, *, on_ready: Callable[[BrokerInfo], None]) 
     keep_audit_log(Path(config.data_dir))
     machine = Machine()
     machine.log_levels = levels
+    if play is not None:
+        machine.play = PlayFaultsMaker(play)
     with asyncio.Runner(loop_factory=factory) as runner:
         end_tracing: Callable[[], None] | None = None
         try:

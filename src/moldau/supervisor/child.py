@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moldau.client.processes import started_at
+from moldau.model.play import PLAY_OPTION
 from moldau.supervisor.state import ClusterState, Member
 
 _READY = re.compile(rb"^moldau \S+ ready on \S+ \(broker (\d+), cluster ([^\s,]+)", re.M)
@@ -32,6 +33,8 @@ def broker_command(
     command += ["--data-dir", str(directory.absolute() / member.directory)]
     command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
     command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
+    # No setting: neither a file, nor the environment, nor a request can turn it on.
+    command += [PLAY_OPTION, str(directory.absolute())]
     if join is not None:
         command += ["--join-addr", join]
     elif not state.cluster_id:
@@ -110,6 +113,13 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def pause(self) -> None:
+        """Frozen until `resume`; also signals wait, except SIGKILL."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self._pipe.close()

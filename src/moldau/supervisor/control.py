@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from moldau.model.exit_codes import ExitCode
 from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import ClusterState
 
@@ -98,7 +99,8 @@ def send_request(path: str, verb: str, **arguments: object) -> dict[str, Any] | 
         return None
     reply = json.loads(line)
     if "error" in reply:
-        raise SupervisorError(str(reply["error"]), hint=str(reply.get("hint", "")))
+        code = ExitCode(reply.get("code", ExitCode.FAILED))
+        raise SupervisorError(str(reply["error"]), hint=str(reply.get("hint", "")), code=code)
     return dict(reply)
 
 

@@ -5,6 +5,7 @@ configuration or storage error stays down, since a restart would fail again. Req
 processes (control.py) are handled in the same loop and only change the desired state.
 """
 
+import contextlib
 import os
 import select
 import time
@@ -17,9 +18,12 @@ from msgspec.structs import replace
 
 from moldau.client.processes import started_at
 from moldau.model.exit_codes import ExitCode
+from moldau.model.play import PAUSE_SECONDS, PAUSE_SECONDS_MAX, PlayKind, PlayWish
 from moldau.supervisor.child import Child, CommandOf, broker_command, log_path
 from moldau.supervisor.control import ControlServer
 from moldau.supervisor.errors import SupervisorError
+from moldau.supervisor.play_faults import FaultsWriter
+from moldau.supervisor.playground import printable
 from moldau.supervisor.ports import nth_ports, plan_ports
 from moldau.supervisor.state import ClusterState, Member, Ports, save_state
 
@@ -32,6 +36,8 @@ _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 30.0
 _STOP_SECONDS_MAX = 40.0
 _HURRY_SECONDS_MAX = 5.0
+_LATER_SECONDS_MAX = 5.0
+_LATER_MAX = 100
 
 DOWN = frozenset({"stopped", "killed", "failed"})
 """States that last until a user starts the broker."""
@@ -52,6 +58,8 @@ class _Watched:
         """Consecutive crashes; reset after a healthy period."""
         self.ready_at: float | None = None
         self.is_forgotten = False
+        self.resume_at: float | None = None
+        """Set while it is paused."""
 
 
 class Supervisor:
@@ -75,6 +83,9 @@ class Supervisor:
         self._changed = True
         self._save_failed = False
         self.stopping = False
+        self._faults = FaultsWriter(directory)
+        self._later: list[tuple[float, dict[str, Any]]] = []
+        """Requests that are acted upon at a time."""
         for member in state.brokers:
             _forget_process(member)
             member.state, member.reason = "starting", ""
@@ -118,6 +129,7 @@ class Supervisor:
         for watched in self._watched:
             self._check(watched)
         self._watched = [w for w in self._watched if w.child is not None or not w.is_forgotten]
+        self._act_on_later()
         if self.stopping:
             self._stop_next()
         else:
@@ -145,7 +157,7 @@ class Supervisor:
     def is_settled(self) -> bool:
         """Every broker is ready, or will not start without a user."""
         states = {member.state for member in self.state.brokers}
-        if states <= DOWN | {"ready"}:
+        if states <= DOWN | {"ready", "paused"}:
             return True
         # A broker that waits to join waits in vain if no other one runs or starts.
         return states <= DOWN | {"waiting"}
@@ -155,6 +167,8 @@ class Supervisor:
         for watched in self._watched:
             if watched.child is not None:
                 watched.child.terminate()
+                if watched.resume_at is not None:
+                    watched.child.resume()
         deadline = time.monotonic() + _HURRY_SECONDS_MAX
         for watched in self._watched:
             child = watched.child
@@ -171,6 +185,8 @@ class Supervisor:
             self._set(watched, "stopped")
             _forget_process(watched.member)
         self._control.close()
+        with contextlib.suppress(SupervisorError):
+            self._faults.clear()
         self.state.control = ""
         self.state.supervisor_pid = self.state.supervisor_started = None
         self._save()
@@ -190,8 +206,11 @@ class Supervisor:
                 limit = f"{_STOP_SECONDS_MAX:g} s"
                 self._notify(f"broker {watched.member.id} did not stop within {limit}; killing it")
                 child.kill()
+            if watched.resume_at is not None and self._now() >= watched.resume_at:
+                self._resume(watched)
             return
         watched.child = None
+        watched.resume_at = None
         self._ended(watched, child, code)
 
     def _became_ready(self, watched: _Watched, child: Child) -> None:
@@ -294,17 +313,32 @@ class Supervisor:
         if watched.child is None:
             return
         watched.child.terminate()
+        if watched.resume_at is not None:
+            # A paused process gets no SIGTERM.
+            watched.resume_at = None
+            watched.child.resume()
         watched.kill_at = self._now() + _STOP_SECONDS_MAX
         self._set(watched, "stopping")
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._act(str(request.get("verb")), request)
+            if "by" in request:
+                self._notify(f"{_wish_text(request)}: wished by {printable(str(request['by']))}")
         except SupervisorError as error:
-            return {"error": str(error), "hint": error.hint}
+            return {"error": str(error), "hint": error.hint, "code": int(error.code)}
         except (KeyError, TypeError, ValueError):
             return {"error": "invalid request to the supervisor"}
+        now = self._now()
         return {
+            "play": {
+                "resumes_in_ms": {
+                    str(each.member.id): max(0, round((each.resume_at - now) * 1000))
+                    for each in self._watched
+                    if each.resume_at is not None
+                },
+                "faults": msgspec.to_builtins(self._faults.current),
+            },
             "stopping": self.stopping,
             "settled": self.is_settled,
             "state": msgspec.to_builtins(self.state),
@@ -322,8 +356,15 @@ class Supervisor:
         if verb == "add":
             self._add(request)
             return
+        if verb == "heal":
+            self._heal()
+            return
         member = self.state.member(int(request["id"]))
         watched = next(watched for watched in self._watched if watched.member is member)
+        if not self._played(verb, watched, request):
+            self._act_on(verb, watched)
+
+    def _act_on(self, verb: str, watched: _Watched) -> None:
         match verb:
             case "stop":
                 watched.wanted = watched.start_again = False
@@ -331,35 +372,120 @@ class Supervisor:
                     self._set(watched, "stopped")
                 else:
                     self._terminate(watched)
-            case "kill":
-                self._kill(watched)
             case "forget":
                 self._forget(watched)
             case "restart":
-                watched.wanted = True
-                watched.deaths, watched.start_at = 0, self._now()
-                if watched.child is not None:
-                    watched.start_again = True
-                    self._terminate(watched)
-                else:
-                    self._set(watched, "starting")
+                self._start_again(watched)
             case _:
                 raise SupervisorError(f"unknown request {verb!r} to the supervisor")
 
-    def _kill(self, watched: _Watched) -> None:
+    # ---- faults on purpose
+
+    def _played(self, verb: str, watched: _Watched, request: dict[str, Any]) -> bool:
+        """Whether it was a request for a fault."""
+        member = watched.member
+        match verb:
+            case "kill":
+                self._check_running(watched)
+                if not self._postponed(request):
+                    self._kill(watched)
+            case "pause":
+                self._check_running(watched)
+                seconds = int(request.get("seconds", PAUSE_SECONDS))
+                if not 1 <= seconds <= PAUSE_SECONDS_MAX:
+                    raise SupervisorError(f"a pause lasts 1 to {PAUSE_SECONDS_MAX} s")
+                if not self._postponed(request):
+                    self._pause(watched, seconds)
+            case "resume":
+                if watched.resume_at is None:
+                    raise SupervisorError(f"broker {member.id} is not paused ({member.state})")
+                self._resume(watched)
+            case "link":
+                other = self.state.member(int(request["other"]))
+                self._faults.set_link(member.id, other.id, is_cut=bool(request["is_cut"]))
+            case "disk":
+                self._faults.set_disk(member.id, int(request["delay_ms"]))
+            case _:
+                return False
+        return True
+
+    def _check_running(self, watched: _Watched) -> None:
         if watched.child is None:
             raise SupervisorError(
                 f"broker {watched.member.id} is not running ({watched.member.state})",
                 hint=f"start it: moldau cluster restart {watched.member.id}",
             )
+
+    def _kill(self, watched: _Watched) -> None:
+        if watched.child is None:
+            return
         watched.wanted = watched.start_again = False
+        watched.resume_at = None
         self._set(watched, "killed")
         watched.child.kill()
+
+    def _pause(self, watched: _Watched, seconds: int) -> None:
+        if watched.child is None:
+            return
+        if watched.member.state not in ("ready", "paused"):
+            raise SupervisorError(
+                f"broker {watched.member.id} is not ready ({watched.member.state})",
+                hint="retry in a few seconds",
+            )
+        watched.child.pause()
+        watched.resume_at = self._now() + seconds
+        self._set(watched, "paused", f"for {seconds} s")
+
+    def _resume(self, watched: _Watched) -> None:
+        watched.resume_at = None
+        if watched.child is not None:
+            watched.child.resume()
+            self._set(watched, "ready")
+            self._notify(f"broker {watched.member.id} goes on after its pause")
+
+    def _heal(self) -> None:
+        """Ends what play did; brokers that crash are started again anyway."""
+        self._faults.clear()
+        self._later.clear()
+        for watched in self._watched:
+            if watched.resume_at is not None:
+                self._resume(watched)
+            elif watched.child is None and watched.member.state in DOWN:
+                self._start_again(watched)
+
+    def _postponed(self, request: dict[str, Any]) -> bool:
+        """Whether the request is for a moment later: its sender is who it will hit."""
+        seconds = min(float(request.get("after_seconds", 0)), _LATER_SECONDS_MAX)
+        if seconds <= 0:
+            return False
+        if len(self._later) >= _LATER_MAX:
+            raise SupervisorError("too many requests wait for their time", hint="retry")
+        self._later.append((self._now() + seconds, {**request, "after_seconds": 0}))
+        return True
+
+    def _act_on_later(self) -> None:
+        now = self._now()
+        due = [request for at, request in self._later if at <= now]
+        self._later = [(at, request) for at, request in self._later if at > now]
+        for request in due:
+            # Its broker may have ended by itself, and everything may be stopping.
+            with contextlib.suppress(SupervisorError):
+                self._act(str(request["verb"]), request)
+
+    def _start_again(self, watched: _Watched) -> None:
+        watched.wanted = True
+        watched.deaths, watched.start_at = 0, self._now()
+        if watched.child is not None:
+            watched.start_again = True
+            self._terminate(watched)
+        else:
+            self._set(watched, "starting")
 
     def _forget(self, watched: _Watched) -> None:
         """It has left the cluster: stop it and remove it from the state file."""
         if len(self.state.brokers) == 1:
             raise SupervisorError("cannot remove the last broker of a cluster")
+        self._faults.forget(watched.member.id)
         self.state.brokers.remove(watched.member)
         watched.wanted = watched.start_again = False
         watched.is_forgotten = True
@@ -378,6 +504,20 @@ class Supervisor:
         self.state.next_id += 1
         self._watched.append(_Watched(member))
         self._changed = True
+
+
+def _wish_text(request: dict[str, Any]) -> str:
+    """What a request of somebody who plays does. Raises KeyError, ValueError."""
+    wish = PlayWish(
+        kind=PlayKind(request["verb"]),
+        by="",
+        broker=int(request.get("id", -1)),
+        other=int(request.get("other", -1)),
+        is_cut=bool(request.get("is_cut")),
+        seconds=int(request.get("seconds", PAUSE_SECONDS)),
+        delay_ms=int(request.get("delay_ms", 0)),
+    )
+    return str(wish)
 
 
 def _forget_process(member: Member) -> None:

@@ -39,6 +39,7 @@ class Me(Struct, frozen=True, kw_only=True):
     expires_at_ms: int | None
     """When the proof ends, as a token or a certificate; null: never."""
     play: bool
+    """Whether the cluster was started to be played with: see `play`."""
 
 
 def routes(entrance: Entrance) -> list[Route]:
@@ -55,7 +56,7 @@ def routes(entrance: Entrance) -> list[Route]:
                 authorizes=entrance.sessions.authorizes,
                 cluster=[operation.name for operation in allowed],
                 expires_at_ms=visit.expires_at_ms,
-                play=False,
+                play=session.play.is_offered(),
             )
         )
 

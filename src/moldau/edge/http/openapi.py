@@ -28,6 +28,7 @@ from moldau.edge.http.operation import TEXT as _TEXT
 from moldau.edge.http.operation import Operation, Schema
 from moldau.edge.http.operation import number as _number
 from moldau.edge.http.pipelines import PIPELINE_OPERATIONS
+from moldau.edge.http.play import PLAY_OPERATIONS
 from moldau.edge.http.produce import RecordsSent, RecordsStored, StoreProblem
 from moldau.edge.http.query_parameters import PAGE_SIZE, PAGE_SIZE_MAX
 from moldau.edge.http.queue_operations import QUEUE_OPERATIONS
@@ -219,6 +220,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     **QUEUE_OPERATIONS,
     **TRANSACTION_OPERATIONS,
     **PIPELINE_OPERATIONS,
+    **PLAY_OPERATIONS,
     ("GET", "/api/v1/topics/{topic}/records"): Operation(
         "readRecords",
         "Read a partition by offset or time",

@@ -22,6 +22,7 @@ from msgspec import Struct
 from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
+from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.frames import (
     PIECE_BYTES_MAX,
     FrameHead,
@@ -207,6 +208,7 @@ class PeerLink:
         limits: LinkLimits | None = None,
         sockets: Sockets = OS_SOCKETS,
         tls: TlsContexts | None = None,
+        cuts: LinkCuts | None = None,
     ) -> None:
         """Callbacks run from the loop, never inside these methods. `on_connection_refused`:
         the peer's port is closed."""
@@ -216,6 +218,7 @@ class PeerLink:
         self._hello = hello
         self._secret = secret
         self._tls = tls
+        self._cuts = cuts
         self.address = address
         self._on_connected = on_connected
         self._on_lost = on_lost
@@ -453,6 +456,8 @@ class PeerLink:
         Nothing else is sent to a peer that has not proved that it knows the secret.
         """
         loop = self._loop
+        if self._cuts is not None:
+            await self._cuts.pass_to(self._hello.target)
         host, port = self.address
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         if not found:
