@@ -34,6 +34,11 @@ export interface components {
             summary: string;
         };
         /**
+         * BrokerAction
+         * @enum {unknown}
+         */
+        BrokerAction: "kill" | "pause" | "restart" | "resume";
+        /**
          * BrokerActionRequest
          * @description The body of a request about one broker.
          */
@@ -97,6 +102,12 @@ export interface components {
             state: string;
             /** @default null */
             version: string | null;
+        };
+        /** BrokerPlayWanted */
+        BrokerPlayWanted: {
+            action: components["schemas"]["BrokerAction"];
+            /** @default 10 */
+            seconds: number;
         };
         /**
          * BrokerReport
@@ -241,6 +252,14 @@ export interface components {
             server_key: string;
             stored_key: string;
         };
+        /**
+         * CutLink
+         * @description Two brokers that do not reach each other, the smaller id first.
+         */
+        CutLink: {
+            a: number;
+            b: number;
+        };
         /** DeadLetterList */
         DeadLetterList: {
             next: string | null;
@@ -282,6 +301,11 @@ export interface components {
             offset: number | null;
             partition: number | null;
             topic: string;
+        };
+        /** DiskPlayWanted */
+        DiskPlayWanted: {
+            broker: number;
+            delay_ms: number;
         };
         /**
          * ElectionWanted
@@ -373,6 +397,11 @@ export interface components {
             text: string;
             topic: string | null;
         };
+        /**
+         * HealPlayWanted
+         * @description An empty object.
+         */
+        HealPlayWanted: Record<string, never>;
         /** Health */
         Health: {
             problems: components["schemas"]["OverviewProblem"][];
@@ -500,6 +529,12 @@ export interface components {
         Leaderless: {
             partition: number;
             topic: string;
+        };
+        /** LinkPlayWanted */
+        LinkPlayWanted: {
+            a: number;
+            b: number;
+            is_cut: boolean;
         };
         /** LoginReply */
         LoginReply: {
@@ -739,6 +774,31 @@ export interface components {
             topics: string[];
             updated_at_ms: number;
         };
+        /**
+         * PlayBoard
+         * @description What can be played with here, and what is broken on purpose now.
+         */
+        PlayBoard: {
+            about: string;
+            answered_by: number;
+            brokers: components["schemas"]["PlayedBroker"][];
+            disks: components["schemas"]["SlowDisk"][];
+            links: components["schemas"]["CutLink"][];
+            offers: components["schemas"]["PlayKind"][];
+        };
+        /** PlayedBroker */
+        PlayedBroker: {
+            http: string | null;
+            id: number;
+            reason: string;
+            resumes_in_ms: number | null;
+            state: string;
+        };
+        /**
+         * PlayKind
+         * @enum {unknown}
+         */
+        PlayKind: "disk" | "heal" | "kill" | "link" | "pause" | "restart" | "resume";
         /** PositionShown */
         PositionShown: {
             committed: number;
@@ -1230,6 +1290,11 @@ export interface components {
             type: string;
             unit: string | null;
             values: string[] | null;
+        };
+        /** SlowDisk */
+        SlowDisk: {
+            broker: number;
+            delay_ms: number;
         };
         /**
          * StartToRestore

@@ -76,3 +76,6 @@ export type Transaction = Schemas["TransactionShown"];
 export type TransactionList = Schemas["TransactionList"];
 export type PipelineShown = Schemas["PipelineShown"];
 export type PipelineList = Schemas["PipelineList"];
+
+export type PlayBoard = Schemas["PlayBoard"];
+export type PlayedBroker = Schemas["PlayedBroker"];

@@ -9,6 +9,7 @@ import Groups from "./Groups.svelte";
 import NotFound from "./NotFound.svelte";
 import Overview from "./Overview.svelte";
 import Pipelines from "./Pipelines.svelte";
+import Play from "./Play.svelte";
 import Queues from "./Queues.svelte";
 import Raft from "./Raft.svelte";
 import Settings from "./Settings.svelte";
@@ -17,7 +18,15 @@ import Transactions from "./Transactions.svelte";
 import Queue from "./queue/Queue.svelte";
 import Topic from "./topic/Topic.svelte";
 
-type Section = { path: string; title: string; list: Component; one?: Component; names?: number };
+type Section = {
+  path: string;
+  title: string;
+  list: Component;
+  one?: Component;
+  names?: number;
+  /** In the menu only where the cluster was started to be played with. */
+  isPlay?: boolean;
+};
 
 export const SECTIONS: Section[] = [
   { path: "", title: "Overview", list: Overview },
@@ -29,6 +38,7 @@ export const SECTIONS: Section[] = [
   { path: "clients", title: "Clients", list: Clients },
   { path: "brokers", title: "Brokers", list: Brokers, one: Broker },
   { path: "raft", title: "Raft", list: Raft },
+  { path: "play", title: "Play", list: Play, isPlay: true },
   { path: "settings", title: "Settings", list: Settings },
 ];
 
