@@ -440,7 +440,8 @@ class Supervisor:
         watched.resume_at = None
         if watched.child is not None:
             watched.child.resume()
-            self._set(watched, "ready")
+            if watched.member.state == "paused":
+                self._set(watched, "ready")
             self._notify(f"broker {watched.member.id} goes on after its pause")
 
     def _heal(self) -> None:

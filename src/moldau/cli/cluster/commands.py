@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from moldau.cli.click_groups import LazyGroup
+from moldau.cli.cluster.directory import complete_members, dir_option
 from moldau.cli.cluster.problems import problem_rows, say_problems
 from moldau.cli.cluster.start import prepare, run_detached, run_here
 from moldau.cli.cluster.status import (
@@ -34,7 +35,6 @@ from moldau.cli.options import (
     Integer,
     Properties,
     complete_topics,
-    completions,
     output_option,
     set_option,
     timeout_option,
@@ -43,13 +43,10 @@ from moldau.cli.options import (
 from moldau.cli.output import counted, emit_document, emit_table, say
 from moldau.client.processes import send_signal, wait_until_ended
 from moldau.supervisor.control import send_request, state_of
-from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.state import (
-    DEFAULT_DIR,
     ClusterState,
     Member,
     is_locked,
-    load_state,
     locked,
     need_state,
 )
@@ -62,22 +59,9 @@ _STOP_SECONDS_MAX = 45.0
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _dir_option(function: _F) -> _F:
-    return click.option(
-        "--data-dir",
-        "data_dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        default=DEFAULT_DIR,
-        show_default=True,
-        metavar="DIR",
-        is_eager=True,
-        help="The cluster's directory.",
-    )(function)
-
-
 def _connected_dir_option(function: _F) -> _F:
     """Of commands that also connect to the cluster's brokers."""
-    return connection_options(_dir_option(function), has_data_dir=True)
+    return connection_options(dir_option(function), has_data_dir=True)
 
 
 def _ports_options(text: str) -> Callable[[_F], _F]:
@@ -99,16 +83,6 @@ def _ports_options(text: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    try:
-        state = load_state(Path(ctx.params.get("data_dir") or DEFAULT_DIR))
-    except SupervisorError:
-        return []
-    members = state.brokers if state else []
-    names = {str(member.id): f"{member.kafka}, {member.state}" for member in members}
-    return completions(incomplete, names)
-
-
 @click.group(
     "cluster",
     cls=LazyGroup,
@@ -124,6 +98,11 @@ def _complete_members(ctx: click.Context, param: click.Parameter, incomplete: st
             "recover:recover",
             "Continue a cluster whose metadata has lost its majority for good.",
         ),
+        "pause": ("faults:pause", "Freeze a broker for some seconds, as a stalled machine would."),
+        "resume": ("faults:resume", "Let a paused broker go on."),
+        "cut": ("faults:cut", "Cut the link between two brokers, or mend it."),
+        "slow": ("faults:slow", "Delay each flush of a broker, as a slow disk would."),
+        "heal": ("faults:heal", "End all faults, and start the brokers that are down."),
     },
     examples=(
         "moldau cluster start -n 3",
@@ -152,7 +131,7 @@ def cluster() -> None:
     type=Integer(1, 100),
     help="Number of brokers of a new cluster.  [default: 3]",
 )
-@_dir_option
+@dir_option
 @click.option("-d", "--detach", is_flag=True, help="Run in the background.")
 @_ports_options(
     "{name} port of broker 1; broker n uses + n - 1; 0: any free ones.  [default: {at}]"
@@ -189,7 +168,7 @@ def start(
         "exec moldau cluster run --data-dir /var/lib/moldau   # under another supervisor",
     ),
 )
-@_dir_option
+@dir_option
 def run(data_dir: Path) -> int:
     """Run the supervisor of an existing cluster; `start -d` runs this in the background."""
     with locked(data_dir):
@@ -317,8 +296,8 @@ def _await_member(
         "moldau cluster stop 2          # only broker 2",
     ),
 )
-@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
-@_dir_option
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_members)
+@dir_option
 @timeout_option("3m")
 def stop(number: int | None, data_dir: Path, timeout: float) -> None:
     """Stop all brokers cleanly, or one of them. Data is kept."""
@@ -350,6 +329,8 @@ def _stop_orphaned(data_dir: Path, state: ClusterState) -> None:
         process = member.process
         if process is None or not send_signal(process, signal.SIGTERM):
             continue
+        # It may be paused, which the supervisor can no longer end.
+        send_signal(process, signal.SIGCONT)
         if not wait_until_ended(process, _STOP_SECONDS_MAX):
             say(f"broker {member.id} did not stop within {_STOP_SECONDS_MAX:g} s; killing it")
             send_signal(process, signal.SIGKILL)
@@ -369,7 +350,7 @@ def _stop_orphaned(data_dir: Path, state: ClusterState) -> None:
         "moldau cluster kill 2 && moldau cluster status",
     ),
 )
-@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=_complete_members)
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_members)
 @click.option("--leader-of", "topic", metavar="TOPIC", shell_complete=complete_topics,
               help="The leader of the topic's partition 0.")  # fmt: skip
 @_connected_dir_option
@@ -415,7 +396,7 @@ def _leader_of(state: ClusterState, topic: str) -> int:
         "moldau cluster restart --down  # those that are not running",
     ),
 )
-@click.argument("numbers", metavar="[N]...", type=int, nargs=-1, shell_complete=_complete_members)
+@click.argument("numbers", metavar="[N]...", type=int, nargs=-1, shell_complete=complete_members)
 @click.option("--all", "every", is_flag=True, help="All brokers, one after the other.")
 @click.option("--down", is_flag=True, help="Brokers that are not running.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it is in sync.  [default: wait]")
@@ -487,7 +468,7 @@ def add(data_dir: Path, timeout: float, **ports: int | None) -> None:
         "moldau cluster remove 4 --data-dir /var/lib/moldau",
     ),
 )
-@click.argument("number", metavar="N", type=int, shell_complete=_complete_members)
+@click.argument("number", metavar="N", type=int, shell_complete=complete_members)
 @yes_option
 @_connected_dir_option
 @timeout_option("30m")

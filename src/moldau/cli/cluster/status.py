@@ -76,9 +76,13 @@ def topology_of(state: ClusterState) -> tuple["Topology | None", str, ExitCode]:
     """What the running brokers return; or why there is nothing, and the exit code for that."""
     from moldau.client.errors import ClientError, TimedOutError, UnreachableError
 
-    running = [member.http for member in state.brokers if member.pid is not None]
+    running = [
+        member.http
+        for member in state.brokers
+        if member.pid is not None and member.state != "paused"
+    ]
     if not running:
-        return None, "no broker is running", ExitCode.UNREACHABLE
+        return None, "no broker is running, or all are paused", ExitCode.UNREACHABLE
     try:
         # A partitioned or removed broker still responds, with an old topology.
         return ask_settled(running).topology, "", ExitCode.OK
@@ -166,6 +170,10 @@ def member_problems(
             because = f" ({reason})" if reason else ""
             remedy = f"start it: moldau cluster restart {member.id}{flag}"
             found.append(Problem(f"broker {member.id} is {member.state}{because}", remedy))
+        elif member.state == "paused":
+            down.add(member.id)
+            remedy = f"let it go on: moldau cluster resume {member.id}{flag}"
+            found.append(Problem(f"broker {member.id} is paused {reason}", remedy))
         elif member.state == "ready" and member.id in dead:
             down.add(member.id)
             found.append(
