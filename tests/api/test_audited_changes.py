@@ -37,6 +37,7 @@ from moldau.model.backup import (
 )
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import PartitionIndex, TopicPartition
+from moldau.model.play import PlayAction, PlayKind
 from moldau.queues.admin import DeadLetterPosition
 from moldau.queues.admin_messages import Purged
 from moldau.queues.connect import DefinitionCheck
@@ -70,6 +71,11 @@ ABOUT_SETTINGS = (
 
 Row = tuple[str, Callable[[Session], Any], list[str]]
 ROWS: list[Row] = [
+    (
+        "play.do",
+        lambda s: s.play.do(PlayAction(kind=PlayKind.LINK, by="me", broker=1, other=2)),
+        ["cut the link between brokers 1 and 2"],
+    ),
     (
         "topics.create",
         lambda s: s.topics.create("t", partitions=3, configs={"retention.ms": "1"}),

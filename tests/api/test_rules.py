@@ -118,6 +118,7 @@ def test_only_these_are_open_to_everyone() -> None:
         "cluster.health",
         "cluster.join_challenge",
         "cluster.join_proven",
+        "play.is_offered",
     }
     for name, rule in RULES.items():
         assert bool(rule.needs) != bool(rule.open_because), name
@@ -293,6 +294,7 @@ ONLY_ADMINISTRATORS = {
     "cluster.join",
     "transactions.abort_hanging",
     "cluster_transactions.abort_hanging",
+    "play.do",
     "producer_ids.take",
     "security.put_password",
     "security.put_credential",

@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 import uvloop
 from open_sessions import broker_with, entrance_to
 
+from moldau.api.play import PlayService
 from moldau.control.join_service import JoinService
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JoinToken
+from moldau.model.ids import BrokerId
 from moldau.model.topology import (
     Endpoint,
     JoinReply,
@@ -218,6 +220,7 @@ def served(
             local_secret_file=world.cluster.secret_file,
         ),
         fetch=SimpleNamespace(complete_all=lambda: None),
+        play=PlayService(BrokerId(1), None),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.
     vitals: Any = SimpleNamespace()

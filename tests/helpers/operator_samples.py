@@ -12,6 +12,7 @@ from moldau.api.cluster_transactions import (
 )
 from moldau.metadata.security import JoinToken
 from moldau.model.ids import BrokerId
+from moldau.model.play import PlayAction, PlayKind
 from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView
 from moldau.queues.admin_messages import Purged
 from moldau.security.quotas import QuotaEntity
@@ -87,6 +88,9 @@ OPERATOR_SAMPLES: dict[str, list[Sample]] = {
     "cluster_transactions.abort_hanging": one(
         lambda s: s.cluster_transactions.abort_hanging(PARTITION, 7, 0)
     ),
+    "play.is_offered": one(lambda s: s.play.is_offered()),
+    "play.board": one(lambda s: s.play.board()),
+    "play.do": one(lambda s: s.play.do(PlayAction(kind=PlayKind.KILL, by="me", broker=1))),
     "pipelines.board": one(
         lambda s: s.pipelines.board(),
         answers={"pipelines.board": PipelineBoard([], is_complete=True, silent=[])},

@@ -8,7 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId
+from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.handshake import Hello
 from moldau.net.peers.link import LinkLimits
 from moldau.net.peers.secret import PeerSecret
@@ -22,7 +24,10 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 
 
 def make(
-    me: BrokerId, epoch: int, authorize: Callable[[Hello], str | None] = lambda _: None
+    me: BrokerId,
+    epoch: int,
+    authorize: Callable[[Hello], str | None] = lambda _: None,
+    cuts: LinkCuts | None = None,
 ) -> Transport:
     transport = Transport(
         loop=asyncio.get_running_loop(),
@@ -35,7 +40,12 @@ def make(
         epoch=epoch,
         authorize=authorize,
         # Whoever is refused waits for ever, unless something happens.
-        limits=LinkLimits(refused_seconds_min=3600, retry_seconds_max=3600),
+        limits=LinkLimits(
+            refused_seconds_min=3600,
+            retry_seconds_max=3600 if cuts is None else 0.05,
+            unacknowledged_ms_max=10_000 if cuts is None else 500,
+        ),
+        cuts=cuts,
     )
     transport.attach(Mock(spec=TransportHandler))
     return transport
@@ -126,6 +136,65 @@ def test_a_late_reply_to_the_previous_process_is_not_taken_for_another() -> None
             assert await after == b"after"
         finally:
             before.cancel()
+            one.close()
+            two.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_passes_a_cut_link_until_it_is_mended() -> None:
+    async def scenario() -> None:
+        cuts = LinkCuts()
+        one, two = make(ONE, 1, cuts=cuts), make(TWO, 1)
+        address, back = two.bind("127.0.0.1", 0), one.bind("127.0.0.1", 0)
+        for each in (one, two):
+            each.rpc.serve(7, _echo)
+            each.start()
+        try:
+            link = one.add_peer(TWO, address)
+            other = two.add_peer(ONE, back)
+            await until(lambda: link.is_connected and other.is_connected, "both are connected")
+            assert await one.call(TWO, 7, b"x", 60) == b"x"
+            cuts.set({TWO})
+            # As with lost packets: what is sent seems to be sent, and nobody answers.
+            for caller, peer in ((one, TWO), (two, ONE)):
+                with pytest.raises(RefusedError, match="timed out"):
+                    await caller.call(peer, 7, b"lost", 0.05)
+            assert link.is_connected
+            # The system would wait for acknowledgements no longer.
+            await until(lambda: not link.is_connected, "the silent connection ends")
+            await asyncio.sleep(0.1)
+            assert not link.is_connected
+            cuts.set(set())
+            await until(lambda: link.is_connected, "it connects again")
+            assert await one.call(TWO, 7, b"y", 60) == b"y"
+        finally:
+            one.close()
+            two.close()
+
+    asyncio.run(scenario())
+
+
+async def _echo(sender: BrokerId, payload: bytes) -> bytes:
+    return payload
+
+
+def test_a_mended_link_has_a_new_connection() -> None:
+    """Frames of the old one are missing."""
+
+    async def scenario() -> None:
+        cuts = LinkCuts()
+        one, two = make(ONE, 1, cuts=cuts), make(TWO, 1)
+        address = two.bind("127.0.0.1", 0)
+        two.start()
+        try:
+            link = one.add_peer(TWO, address)
+            await until(lambda: two.listener.accepted_total == 1, "it is connected")
+            await until(lambda: link.is_connected, "both know that")
+            cuts.set({TWO})
+            cuts.set(set())
+            await until(lambda: two.listener.accepted_total == 2, "it connects again")
+        finally:
             one.close()
             two.close()
 

@@ -1,8 +1,8 @@
-"""Faults on purpose, where the broker was started to be played with; elsewhere all is refused."""
+"""Faults on purpose, where the broker was started to be played with; others refuse them."""
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.play import PlayBoard, Playground, PlayWish
+from moldau.model.play import PlayAction, PlayBoard, Playground
 
 
 class PlayService:
@@ -19,10 +19,10 @@ class PlayService:
     async def board(self) -> PlayBoard:
         return await self._needed().board(self._me)
 
-    async def do(self, wish: PlayWish) -> PlayBoard:
+    async def do(self, action: PlayAction) -> PlayBoard:
         """Returns the board after it."""
         ground = self._needed()
-        await ground.do(wish, self._me)
+        await ground.do(action, self._me)
         return await ground.board(self._me)
 
     def _needed(self) -> Playground:

@@ -27,12 +27,12 @@ class PlayKind(Enum):
     """Everything as it was before somebody played."""
 
 
-class PlayWish(Struct, frozen=True, kw_only=True):
+class PlayAction(Struct, frozen=True, kw_only=True):
     """What to do. Only the fields of its kind count."""
 
     kind: PlayKind
     by: str
-    """Who wishes it, for people."""
+    """Who requested it, for people."""
     broker: int = -1
     other: int = -1
     """The other end of the link."""
@@ -120,7 +120,7 @@ class Playground(Protocol):
         """`me`: the broker that answers. Raises RefusedError."""
         ...
 
-    async def do(self, wish: PlayWish, me: int) -> None:
+    async def do(self, action: PlayAction, me: int) -> None:
         """What ends or pauses this very broker happens a moment later, so that it can answer.
         Raises RefusedError."""
         ...

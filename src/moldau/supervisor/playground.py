@@ -17,11 +17,11 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.exit_codes import ExitCode
 from moldau.model.play import (
     NO_FAULTS,
+    PlayAction,
     PlayBoard,
     PlayedBroker,
     PlayFaults,
     PlayKind,
-    PlayWish,
     SlowDisk,
 )
 from moldau.supervisor.control import send_request, state_of
@@ -30,7 +30,7 @@ from moldau.supervisor.play_faults import FaultsReader
 from moldau.supervisor.state import load_state
 
 _SOON_SECONDS: Final = 0.3
-"""Until a broker that is to be killed or paused has answered who wished it."""
+"""Until a broker that is to be killed or paused has answered the request for it."""
 _ALONE: Final = (
     "This is one broker without a supervisor: it has no links to cut, and nobody would continue it "
     "after a pause, or start it again. For all of that: moldau cluster start"
@@ -70,20 +70,20 @@ class SupervisedPlay:
             disks=faults.disks,
         )
 
-    async def do(self, wish: PlayWish, me: int) -> None:
-        request: dict[str, Any] = {"by": wish.by, "id": wish.broker}
-        match wish.kind:
+    async def do(self, action: PlayAction, me: int) -> None:
+        request: dict[str, Any] = {"by": action.by, "id": action.broker}
+        match action.kind:
             case PlayKind.PAUSE:
-                request["seconds"] = wish.seconds
+                request["seconds"] = action.seconds
             case PlayKind.LINK:
-                request |= {"other": wish.other, "is_cut": wish.is_cut}
+                request |= {"other": action.other, "is_cut": action.is_cut}
             case PlayKind.DISK:
-                request["delay_ms"] = wish.delay_ms
+                request["delay_ms"] = action.delay_ms
             case _:
                 pass
-        if wish.broker == me and wish.kind in (PlayKind.KILL, PlayKind.PAUSE):
+        if action.broker == me and action.kind in (PlayKind.KILL, PlayKind.PAUSE):
             request["after_seconds"] = _SOON_SECONDS
-        await asyncio.to_thread(self._ask, wish.kind.value, request)
+        await asyncio.to_thread(self._ask, action.kind.value, request)
 
     def _ask(self, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """Runs in a thread. Raises RefusedError."""
@@ -132,22 +132,24 @@ class LonePlay:
             disks=self._faults.disks,
         )
 
-    async def do(self, wish: PlayWish, me: int) -> None:
-        if wish.kind is PlayKind.HEAL:
+    async def do(self, action: PlayAction, me: int) -> None:
+        if action.kind is PlayKind.HEAL:
             self._faults = NO_FAULTS
             return
-        if wish.broker != me:
+        if action.broker != me:
             raise _refused(
                 ErrorCode.BROKER_ID_NOT_REGISTERED,
-                f"there is no broker {wish.broker} to play with",
+                f"there is no broker {action.broker} to play with",
                 "GET /api/v1/play shows what there is",
             )
-        match wish.kind:
+        match action.kind:
             case PlayKind.DISK:
-                slow = (SlowDisk(broker=me, delay_ms=wish.delay_ms),) if wish.delay_ms else ()
+                slow = (SlowDisk(broker=me, delay_ms=action.delay_ms),) if action.delay_ms else ()
                 self._faults = replace(self._faults, disks=slow)
             case PlayKind.KILL:
-                self._say(f"killed, as wished by {printable(wish.by)}; start it again: moldau dev")
+                self._say(
+                    f"killed, as requested by {printable(action.by)}; start it again: moldau dev"
+                )
                 loop = asyncio.get_running_loop()
                 loop.call_later(_SOON_SECONDS, os.kill, os.getpid(), signal.SIGKILL)
             case _:

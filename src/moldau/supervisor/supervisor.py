@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from moldau.client.processes import started_at
 from moldau.model.exit_codes import ExitCode
-from moldau.model.play import PAUSE_SECONDS, PAUSE_SECONDS_MAX, PlayKind, PlayWish
+from moldau.model.play import PAUSE_SECONDS, PAUSE_SECONDS_MAX, PlayAction, PlayKind
 from moldau.supervisor.child import Child, CommandOf, broker_command, log_path
 from moldau.supervisor.control import ControlServer
 from moldau.supervisor.errors import SupervisorError
@@ -324,7 +324,9 @@ class Supervisor:
         try:
             self._act(str(request.get("verb")), request)
             if "by" in request:
-                self._notify(f"{_wish_text(request)}: wished by {printable(str(request['by']))}")
+                self._notify(
+                    f"{_action_text(request)}: requested by {printable(str(request['by']))}"
+                )
         except SupervisorError as error:
             return {"error": str(error), "hint": error.hint, "code": int(error.code)}
         except (KeyError, TypeError, ValueError):
@@ -507,9 +509,9 @@ class Supervisor:
         self._changed = True
 
 
-def _wish_text(request: dict[str, Any]) -> str:
+def _action_text(request: dict[str, Any]) -> str:
     """What a request of somebody who plays does. Raises KeyError, ValueError."""
-    wish = PlayWish(
+    action = PlayAction(
         kind=PlayKind(request["verb"]),
         by="",
         broker=int(request.get("id", -1)),
@@ -518,7 +520,7 @@ def _wish_text(request: dict[str, Any]) -> str:
         seconds=int(request.get("seconds", PAUSE_SECONDS)),
         delay_ms=int(request.get("delay_ms", 0)),
     )
-    return str(wish)
+    return str(action)
 
 
 def _forget_process(member: Member) -> None:

@@ -60,6 +60,8 @@ EXPECTED: Final = {
     "POST /api/v1/login": Expected(401, 401, 401, {"user": "reader", "password": "wrong"}),
     "GET /api/v1/me": Expected(401, 200, 200),
     "GET /api/v1/topology": Expected(401, 200, 200, hides=True),
+    "GET /api/v1/overview": Expected(401, 403, 403),
+    "GET /api/v1/overview/stream": Expected(401, 403, 403),
     "GET /api/v1/report": Expected(401, 403, 403),
     "GET /api/v1/topics": Expected(401, 200, 200, hides=True),
     "POST /api/v1/topics": Expected(401, 403, 403, {"name": "stolen"}),
@@ -77,6 +79,8 @@ EXPECTED: Final = {
     "POST /api/v1/topics/{topic}/replicas": Expected(401, 403, 403, {"partitions": {"0": [1]}}),
     "GET /api/v1/topics/{topic}/records": Expected(401, 403, 200),
     "POST /api/v1/topics/{topic}/records": Expected(401, 403, 403, _RECORDS),
+    "GET /api/v1/topics/{topic}/search": Expected(401, 403, 200),
+    "GET /api/v1/topics/{topic}/live": Expected(401, 403, 200),
     "GET /api/v1/topics/{topic}/tail": Expected(401, 403, 200),
     # Addresses, which every client needs.
     "GET /api/v1/brokers": Expected(401, 200, 200),
@@ -106,6 +110,11 @@ EXPECTED: Final = {
     "POST /api/v1/transactions/{id}/abort": Expected(401, 403, 403, {}),
     "POST /api/v1/transactions/hanging": Expected(401, 403, 403, _HANGING),
     "GET /api/v1/pipelines": Expected(401, 403, 403),
+    "GET /api/v1/play": Expected(401, 403, 403),
+    "POST /api/v1/play/brokers/{broker}": Expected(401, 403, 403, {"action": "kill"}),
+    "POST /api/v1/play/links": Expected(401, 403, 403, {"a": 1, "b": 2, "is_cut": True}),
+    "POST /api/v1/play/disks": Expected(401, 403, 403, {"broker": 1, "delay_ms": 1}),
+    "POST /api/v1/play/heal": Expected(401, 403, 403, {}),
     # It is a random number.
     "GET /api/v1/cluster/join/challenge": Expected(200, 200, 200),
     # Brokers have no user: the request itself must prove that it may be made.
@@ -127,6 +136,12 @@ EXPECTED: Final = {
     "POST /api/v1/restore/cluster": Expected(401, 403, 403, {"producer_id_min": 1}),
     "POST /api/v1/restore/queues": Expected(401, 403, 403, _QUEUE),
     "POST /api/v1/restore/queue-groups": Expected(401, 403, 403, _QUEUE_GROUP),
+}
+
+
+READ_BY_READERS: Final = {
+    "GET /api/v1/topics/{topic}/records",
+    "GET /api/v1/topics/{topic}/search",
 }
 
 
@@ -186,7 +201,7 @@ def test_nobody_gets_or_changes_more_than_they_may(secured, who):
     expected = {route: getattr(rule, who) for route, rule in EXPECTED.items()}
     assert {route: status for route, (status, _) in found.items()} == expected
     for route, (_, text) in found.items():
-        is_readable = who == "reader" and route == "GET /api/v1/topics/{topic}/records"
+        is_readable = who == "reader" and route in READ_BY_READERS
         assert (SECRET in text) == is_readable, route
         if EXPECTED[route].hides and who != "reader":
             assert TOPIC not in text, route

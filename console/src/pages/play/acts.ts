@@ -30,7 +30,7 @@ export function kill(id: number, isAlone: boolean): Act {
     button: "Kill",
     isDanger: true,
     words: [
-      `The process of broker ${id} ends at once, as by kill -9 or a power cut. It loses nothing that it has acknowledged.`,
+      `The process of broker ${id} ends at once, as by kill -9. It loses nothing that it has acknowledged.`,
       isAlone
         ? "It is the only one: nobody is served until you start it again in the terminal, by moldau dev."
         : "The others notice the closed connections, and take over the partitions that it led. It stays down until you start it.",

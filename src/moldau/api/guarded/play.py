@@ -2,7 +2,7 @@
 
 from moldau.api.broker import Broker
 from moldau.api.guard import Guard
-from moldau.model.play import PlayBoard, PlayWish
+from moldau.model.play import PlayAction, PlayBoard
 from moldau.security.acl import ResourceType
 
 
@@ -22,6 +22,6 @@ class GuardedPlay:
         self._guard.check("play.board", ResourceType.CLUSTER)
         return await self._service.board()
 
-    async def do(self, wish: PlayWish) -> PlayBoard:
-        self._guard.check("play.do", ResourceType.CLUSTER, about=wish)
-        return await self._service.do(wish)
+    async def do(self, action: PlayAction) -> PlayBoard:
+        self._guard.check("play.do", ResourceType.CLUSTER, about=action)
+        return await self._service.do(action)

@@ -19,9 +19,9 @@ from moldau.model.play import (
     DELAY_MS_MAX,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
+    PlayAction,
     PlayBoard,
     PlayKind,
-    PlayWish,
 )
 
 BrokerNumber = Annotated[int, Meta(ge=0, le=INT_MAX)]
@@ -117,29 +117,31 @@ def routes() -> list[Route]:
         if number is None:
             raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {text}")
         kind = PlayKind(wanted.action.value)
-        wish = PlayWish(kind=kind, by=_by(request), broker=number, seconds=wanted.seconds)
-        return await _done(request, wish)
+        action = PlayAction(kind=kind, by=_by(request), broker=number, seconds=wanted.seconds)
+        return await _done(request, action)
 
     async def links(request: Request) -> Response:
         check_query(request)
         wanted = await read_body(request, _link_wanted.decode)
         a, b = sorted((wanted.a, wanted.b))
-        wish = PlayWish(
+        action = PlayAction(
             kind=PlayKind.LINK, by=_by(request), broker=a, other=b, is_cut=wanted.is_cut
         )
-        return await _done(request, wish)
+        return await _done(request, action)
 
     async def disks(request: Request) -> Response:
         check_query(request)
         wanted = await read_body(request, _disk_wanted.decode)
         slow = wanted.delay_ms
-        wish = PlayWish(kind=PlayKind.DISK, by=_by(request), broker=wanted.broker, delay_ms=slow)
-        return await _done(request, wish)
+        action = PlayAction(
+            kind=PlayKind.DISK, by=_by(request), broker=wanted.broker, delay_ms=slow
+        )
+        return await _done(request, action)
 
     async def heal(request: Request) -> Response:
         check_query(request)
         await read_body(request, _heal_wanted.decode)
-        return await _done(request, PlayWish(kind=PlayKind.HEAL, by=_by(request)))
+        return await _done(request, PlayAction(kind=PlayKind.HEAL, by=_by(request)))
 
     return [
         Route("/api/v1/play", show, methods=["GET"]),
@@ -155,5 +157,5 @@ def _by(request: Request) -> str:
     return f"{session.principal} at {session.host}"
 
 
-async def _done(request: Request, wish: PlayWish) -> Response:
-    return respond(await session_of(request).play.do(wish))
+async def _done(request: Request, action: PlayAction) -> Response:
+    return respond(await session_of(request).play.do(action))

@@ -2,7 +2,7 @@
 
 What is sent vanishes, so that a peer notices by its timeouts only. A connection that carries
 nothing for as long as the system would wait for acknowledgements ends; a dial waits, and fails by
-its deadline. When a link is mended its connection begins anew, as frames of it are missing.
+its deadline. When a link is mended its connection begins from scratch, as frames of it are missing.
 """
 
 import asyncio
