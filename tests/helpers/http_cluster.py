@@ -22,6 +22,7 @@ from moldau.edge.http.listener import HttpListener, listener_for
 from moldau.log.secret_file import ClusterSecret
 from moldau.metadata.security import JoinToken
 from moldau.model.ids import BrokerId
+from moldau.model.play import Playground
 from moldau.model.topology import (
     Endpoint,
     JoinReply,
@@ -203,6 +204,7 @@ def served(
     limits: HttpLimits | None = None,
     tls: TlsContexts | None = None,
     console: Path | None = None,
+    ground: Playground | None = None,
 ) -> Iterator[Served]:
     """A fake cluster behind a real listener."""
     loop = uvloop.new_event_loop()
@@ -220,7 +222,7 @@ def served(
             local_secret_file=world.cluster.secret_file,
         ),
         fetch=SimpleNamespace(complete_all=lambda: None),
-        play=PlayService(BrokerId(1), None),
+        play=PlayService(BrokerId(1), ground),
     )
     # The fake has no parts that count anything; /metrics is tested with a real broker.
     vitals: Any = SimpleNamespace()

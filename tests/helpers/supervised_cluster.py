@@ -47,19 +47,20 @@ class SupervisedCluster:
         """The brokers as this one sees them."""
         return {each["id"]: each for each in self.get(broker, "/api/v1/overview")["brokers"]}
 
-    def is_well(self, broker: int) -> bool:
-        return bool(self.get(broker, "/api/v1/overview")["health"]["state"] == "healthy")
+    def health(self, broker: int) -> str:
+        """What it says of the cluster; empty: it does not answer."""
+        try:
+            reply = ask(self.http(broker), "GET", "/api/v1/overview")
+        except OSError:
+            return ""
+        return str(reply.body["health"]["state"]) if reply.status == 200 else ""
 
     def until_well(self) -> None:
         for member in self.state.brokers:
             self._await_health(member.id)
 
     def _await_health(self, broker: int) -> None:
-        wait_until(
-            lambda: self.is_well(broker),
-            "all is well",
-            describe=lambda: self.get(broker, "/api/v1/overview")["health"],
-        )
+        wait_until(lambda: self.health(broker) == "healthy", f"broker {broker} says: all is well")
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()

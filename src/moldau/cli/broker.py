@@ -143,7 +143,13 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any, play: "Playground | None" 
 )
 @click.option("--rack", metavar="NAME", help="Machine or zone; replicas are spread over racks.")
 @click.option("--data-dir", metavar="DIR", help="Data directory.")
-@click.option(PLAY_OPTION, "play_dir", hidden=True, type=click.Path(path_type=Path))
+@click.option(
+    PLAY_OPTION,
+    "play_dir",
+    hidden=True,
+    type=click.Path(path_type=Path),
+    help="Lets clients make faults, by the supervisor of this cluster, which sets it.",
+)
 @_INSECURE
 @config_option
 @_SET

@@ -128,7 +128,9 @@ export function slow(id: number, isAlone: boolean): Act {
     isDanger: true,
     words: [
       `Each flush of broker ${id} takes longer by this, as on a disk that fails or is shared.`,
-      "What it leads commits as soon as a majority has flushed: watch the latencies of flushes and of produce, with and without this broker as the leader.",
+      isAlone
+        ? "Whoever waits for acknowledgements waits for them: watch the latencies of flushes and of produce."
+        : "A message is committed when a majority has flushed it: one slow disk of three is not felt, also if it is the leader's. Two are.",
     ],
     path: ["play", "disks"],
     body: { broker: id, delay_ms: DELAY_MS },

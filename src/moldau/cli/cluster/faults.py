@@ -18,8 +18,8 @@ _NUMBER = click.argument("number", metavar="N", type=int, shell_complete=complet
 
 def _ask(data_dir: Path, verb: str, **arguments: object) -> None:
     """Raises CommandError, SupervisorError."""
-    by = f"moldau cluster {verb}"
-    reply = send_request(supervised_state(data_dir).control, verb, by=by, **arguments)
+    control = supervised_state(data_dir).control
+    reply = send_request(control, verb, by="the command line", **arguments)
     if reply is None:
         raise CommandError("the supervisor has exited", hint="check it: moldau cluster status")
 
