@@ -187,6 +187,7 @@ class SimMachine(Machine):
         self._grpc_server = grpc_server
         self.cleaner: SimCleaner | None = None
         self.log_levels = LogLevels()
+        self.play = None
 
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)

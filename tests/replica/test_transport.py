@@ -179,21 +179,28 @@ async def _echo(sender: BrokerId, payload: bytes) -> bytes:
     return payload
 
 
-def test_a_mended_link_has_a_new_connection() -> None:
-    """Frames of the old one are missing."""
+def test_a_mended_link_has_new_connections_in_both_directions() -> None:
+    """Frames of the old ones are missing, also if the peer does not know of the cut."""
 
     async def scenario() -> None:
         cuts = LinkCuts()
         one, two = make(ONE, 1, cuts=cuts), make(TWO, 1)
-        address = two.bind("127.0.0.1", 0)
+        address, back = two.bind("127.0.0.1", 0), one.bind("127.0.0.1", 0)
+        one.start()
         two.start()
         try:
-            link = one.add_peer(TWO, address)
-            await until(lambda: two.listener.accepted_total == 1, "it is connected")
-            await until(lambda: link.is_connected, "both know that")
+            links = one.add_peer(TWO, address), two.add_peer(ONE, back)
+            await until(lambda: all(each.is_connected for each in links), "both are connected")
+            accepted = [each.listener.accepted_total for each in (one, two)]
             cuts.set({TWO})
             cuts.set(set())
-            await until(lambda: two.listener.accepted_total == 2, "it connects again")
+            await until(
+                lambda: all(
+                    each.listener.accepted_total > before
+                    for each, before in zip((one, two), accepted, strict=True)
+                ),
+                "both connect again",
+            )
         finally:
             one.close()
             two.close()

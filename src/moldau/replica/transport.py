@@ -200,8 +200,9 @@ class Transport:
             link.reset("the peer acknowledges nothing: the link is cut")
 
     def _on_mended(self, peer: BrokerId) -> None:
+        # Frames are missing in both directions, and the peer may not know of the cut.
+        self.listener.disconnect(peer, "the link was cut")
         if (link := self.links.get(peer)) is not None:
-            # Frames of this connection are missing.
             link.reset("the link was cut")
             link.retry_now()
 
