@@ -33,21 +33,22 @@ def sleeper():
     process.wait()
 
 
-def write_state(directory, *, pid=None, started=None) -> None:
+def write_state(directory, *, pid=None, started=None, state="ready", reason="") -> None:
     directory.mkdir(exist_ok=True)
     member = Member(
         id=1,
         ports=Ports(kafka=1, raft=2, http=3),
         directory="broker-1",
         joined=True,
-        state="ready",
+        state=state,
+        reason=reason,
         pid=pid,
         started=started,
     )
-    state = ClusterState(
+    cluster = ClusterState(
         ports=Ports(kafka=0, raft=0, http=0), replication_factor=1, next_id=2, brokers=[member]
     )
-    save_state(directory, state)
+    save_state(directory, cluster)
 
 
 @pytest.mark.parametrize("verb", [["status"], ["stop"], ["kill", "1"], ["restart", "1"], ["add"]])
@@ -162,6 +163,26 @@ def test_brokers_without_a_supervisor_are_seen_and_stopped(cli, tmp_path, sleepe
     outcome = cli("cluster", "stop", "--data-dir", tmp_path)
     assert (outcome.code, sleeper.wait(wait_seconds_max())) == (0, -signal.SIGTERM)
     assert "stopped 1 broker" in outcome.err
+
+
+def test_a_paused_broker_without_a_supervisor_is_stopped(cli, tmp_path, sleeper):
+    """Nobody else would end its pause, and it would get no SIGTERM."""
+    sleeper.send_signal(signal.SIGSTOP)
+    write_state(tmp_path, pid=sleeper.pid, started=str(started_at(sleeper.pid)), state="paused")
+    outcome = cli("cluster", "stop", "--data-dir", tmp_path)
+    assert (outcome.code, sleeper.wait(wait_seconds_max())) == (0, -signal.SIGTERM)
+    assert "killing" not in outcome.err
+
+
+def test_the_status_names_a_paused_broker_and_how_it_goes_on(cli, tmp_path, sleeper):
+    started = str(started_at(sleeper.pid))
+    write_state(tmp_path, pid=sleeper.pid, started=started, state="paused", reason="for 9 s")
+    with locked(tmp_path):
+        outcome = cli("cluster", "status", "--data-dir", tmp_path)
+    assert outcome.code == ExitCode.UNREACHABLE
+    assert "paused" in outcome.out
+    assert "problem: broker 1 is paused for 9 s" in outcome.err
+    assert f"moldau cluster resume 1 --data-dir {tmp_path}" in outcome.err
 
 
 def test_another_process_with_the_pid_of_a_broker_is_not_touched(cli, tmp_path, sleeper):
