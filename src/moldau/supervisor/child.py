@@ -33,8 +33,9 @@ def broker_command(
     command += ["--data-dir", str(directory.absolute() / member.directory)]
     command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
     command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
-    # No setting: neither a file, nor the environment, nor a request can turn it on.
-    command += [PLAY_OPTION, str(directory.absolute())]
+    if state.play:
+        # No setting: neither a file, nor the environment, nor a request can turn it on.
+        command += [PLAY_OPTION, str(directory.absolute())]
     if join is not None:
         command += ["--join-addr", join]
     elif not state.cluster_id:

@@ -85,6 +85,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """Values of --set, for every broker."""
     next_id: int
     """Ids are never reused."""
+    play: bool = True
+    """Whether clients of the brokers may make faults; see `model.play`."""
     control: str = ""
     """The path of the supervisor's Unix socket."""
     supervisor_pid: int | None = None

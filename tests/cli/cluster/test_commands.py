@@ -9,6 +9,7 @@ import sys
 import pytest
 from tab_key import complete
 
+from moldau.cli.cluster.start import prepare
 from moldau.cli.errors import ExitCode
 from moldau.client.processes import ProcessKey, started_at
 from moldau.model.topology import Topology, TopologyPartition, TopologyTopic
@@ -95,6 +96,15 @@ def test_ports_that_are_taken_are_all_named_before_anything_is_made(cli, tmp_pat
     assert outcome.err.startswith(expected)
     assert "--kafka-port" in outcome.err.splitlines()[-1]
     assert load_state(tmp_path / "c") is None
+
+
+def test_a_cluster_stays_as_playful_as_it_was_started(tmp_path):
+    ports = [0, 0, 0, 0]
+    for given, kept in ((None, True), (False, False), (None, False), (True, True)):
+        state = prepare(tmp_path, None, ports if load_state(tmp_path) is None else [None] * 4, [],
+                        play=given)  # fmt: skip
+        assert state.play is kept
+        assert load_state(tmp_path).play is kept
 
 
 def test_ports_that_would_meet_are_refused(cli, tmp_path):

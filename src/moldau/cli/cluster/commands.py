@@ -136,12 +136,19 @@ def cluster() -> None:
 @_ports_options(
     "{name} port of broker 1; broker n uses + n - 1; 0: any free ones.  [default: {at}]"
 )
+@click.option(
+    "--play/--no-play",
+    default=None,
+    help="Whether clients, as the console, may make faults on purpose; kept for later starts.  "
+    "[default: play]",
+)
 @set_option("A setting of all brokers, kept for later starts")
 @timeout_option("3m")
 def start(
     count: int | None,
     data_dir: Path,
     detach: bool,
+    play: bool | None,
     settings: Properties,
     timeout: float,
     **ports: int | None,
@@ -152,7 +159,8 @@ def start(
     """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(data_dir):
-        state = prepare(data_dir, count, [ports[f"{name}_port"] for name in _LISTENERS], settings)
+        given = [ports[f"{name}_port"] for name in _LISTENERS]
+        state = prepare(data_dir, count, given, settings, play=play)
         if not detach:
             return run_here(data_dir, state, lambda: _show_started(data_dir, state, detach))
     state = run_detached(data_dir, timeout)

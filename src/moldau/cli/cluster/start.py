@@ -53,11 +53,16 @@ Settings = Sequence[tuple[str, str]]
 
 
 def prepare(
-    directory: Path, count: int | None, ports: Sequence[int | None], settings: Settings
+    directory: Path,
+    count: int | None,
+    ports: Sequence[int | None],
+    settings: Settings,
+    *,
+    play: bool | None = None,
 ) -> ClusterState:
     """The stored or new plan of the cluster in a directory. The caller holds the lock.
 
-    `ports` are those of broker 1 for Kafka, Raft, HTTP and gRPC; None: not given.
+    `ports` are those of broker 1 for Kafka, Raft, HTTP and gRPC. None: not given.
     """
     _check_settings(settings)
     state = load_state(directory)
@@ -77,6 +82,8 @@ def prepare(
             state.settings = list(changed.items())
         complete_ports(state.brokers)
         check_ports([(member.id, member.ports) for member in state.brokers])
+    if play is not None:
+        state.play = play
     # Reports wrong settings here, once, and not in every broker's log.
     state.replication_factor = _replication_factor(state)
     save_state(directory, state)
