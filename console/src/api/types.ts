@@ -73,6 +73,7 @@ export type ConnectionList = Schemas["ConnectionList"];
 export type RaftGroup = Schemas["RaftGroupShown"];
 export type RaftGroupList = Schemas["RaftGroupList"];
 export type Transaction = Schemas["TransactionShown"];
+export type TransactionAborted = Schemas["TransactionAborted"];
 export type TransactionList = Schemas["TransactionList"];
 export type PipelineShown = Schemas["PipelineShown"];
 export type PipelineList = Schemas["PipelineList"];

@@ -184,11 +184,11 @@ def test_a_paused_broker_without_a_supervisor_is_stopped(cli, tmp_path, sleeper)
     assert "killing" not in outcome.err
 
 
-def test_the_status_names_a_paused_broker_and_how_it_goes_on(cli, tmp_path, sleeper):
+def test_the_status_names_a_paused_broker_and_how_it_goes_on(cli, tmp_path, sleeper, monkeypatch):
     started = str(started_at(sleeper.pid))
     write_state(tmp_path, pid=sleeper.pid, started=started, state="paused", reason="for 9 s")
-    with locked(tmp_path):
-        outcome = cli("cluster", "status", "--data-dir", tmp_path)
+    monkeypatch.setattr("moldau.cli.cluster.commands.live", lambda at: (load_state(at), True))
+    outcome = cli("cluster", "status", "--data-dir", tmp_path)
     assert outcome.code == ExitCode.UNREACHABLE
     assert "paused" in outcome.out
     assert "problem: broker 1 is paused for 9 s" in outcome.err
