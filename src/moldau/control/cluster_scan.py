@@ -84,7 +84,8 @@ class ClusterScan:
         leaderless: list[LeaderlessPartition] = []
         late: list[LatePartition] = []
         done = 0
-        for topic in sorted(image.topics.values(), key=lambda topic: topic.name):
+        # What users made comes first: not all may be named.
+        for topic in sorted(image.topics.values(), key=lambda topic: (topic.internal, topic.name)):
             tally.topics += 1
             for at in range(0, len(topic.partitions), _PARTITIONS_PER_TURN):
                 some = topic.partitions[at : at + _PARTITIONS_PER_TURN]
