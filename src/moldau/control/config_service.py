@@ -55,12 +55,14 @@ class ConfigService:
         broker: BrokerId,
         defaults: Mapping[str, str],
         fixed: Mapping[str, str],
+        fixed_defaults: Mapping[str, str],
         log_levels: LogLevels,
     ) -> None:
         self._metadata = metadata
         self._broker = broker
         self._defaults = defaults
         self._fixed = fixed
+        self._fixed_defaults = fixed_defaults
         """Read-only settings of this broker, by their Kafka names."""
         self._log_levels = log_levels
         self._resolved: dict[frozenset[tuple[str, str]], TopicConfig] = {}
@@ -134,7 +136,10 @@ class ConfigService:
                     )
                 )
         if broker != CLUSTER_DEFAULT:
-            entries += [_fixed_entry(name, value) for name, value in self._fixed.items()]
+            entries += [
+                _fixed_entry(name, value, is_default=self._fixed_defaults.get(name) == value)
+                for name, value in self._fixed.items()
+            ]
             registered = self._metadata.image.brokers[broker]
             entries.append(_fixed_entry(STATE_SETTING, registered.state.name.lower()))
             if registered.http is not None:
@@ -210,8 +215,8 @@ def _without_settings(kind: int) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
 
 
-def _fixed_entry(name: str, value: str) -> ConfigEntry:
-    source = ConfigSource.STATIC_BROKER_CONFIG
+def _fixed_entry(name: str, value: str, *, is_default: bool = False) -> ConfigEntry:
+    source = ConfigSource.DEFAULT_CONFIG if is_default else ConfigSource.STATIC_BROKER_CONFIG
     return ConfigEntry(
         name=name,
         value=value,

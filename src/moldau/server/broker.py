@@ -476,6 +476,7 @@ class BrokerServer:
                 broker=self._broker_id,
                 defaults=defaults,
                 fixed=read_only_configs(config),
+                fixed_defaults=read_only_configs(ServerConfig()),
                 log_levels=self._machine.log_levels,
             ),
             groups=coordinators.groups,
