@@ -34,13 +34,13 @@ MEMBERS = Members((ME, OTHER), (BrokerId(3),))
         (e.Truncate(RaftIndex(5)), "broker 1 removed entries that were never committed"),
     ],
 )
-def test_what_people_care_for_is_told(effect: RareEffect, text: str) -> None:
+def test_what_people_care_for_is_reported(effect: RareEffect, text: str) -> None:
     found = describe_effect(effect, ME, ElectionCause.LEADER_EXITED)
     assert found is not None
     assert found[1].startswith(text)
 
 
-def test_why_there_was_an_election_is_told() -> None:
+def test_why_there_was_an_election_is_reported() -> None:
     for cause in ElectionCause:
         assert describe_effect(e.RoleChanged(Role.LEADER, TERM, ME), ME, cause) is not None
     found = describe_effect(

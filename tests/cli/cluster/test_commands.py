@@ -101,10 +101,12 @@ def test_ports_that_are_taken_are_all_named_before_anything_is_made(cli, tmp_pat
 def test_a_cluster_stays_as_playful_as_it_was_started(tmp_path):
     ports = [0, 0, 0, 0]
     for given, kept in ((None, True), (False, False), (None, False), (True, True)):
-        state = prepare(tmp_path, None, ports if load_state(tmp_path) is None else [None] * 4, [],
-                        play=given)  # fmt: skip
+        asked = ports if load_state(tmp_path) is None else [None] * 4
+        state = prepare(tmp_path, None, asked, [], play=given)
         assert state.play is kept
-        assert load_state(tmp_path).play is kept
+        stored = load_state(tmp_path)
+        assert stored is not None
+        assert stored.play is kept
 
 
 def test_ports_that_would_meet_are_refused(cli, tmp_path):
