@@ -64,7 +64,7 @@ def test_what_happens_all_the_time_is_not(effect: RareEffect) -> None:
     assert describe_effect(effect, ME, ElectionCause.TIMEOUT) is None
 
 
-def test_stored_members_are_told_and_what_cannot_be_read_is_not() -> None:
+def test_stored_members_are_reported_and_what_cannot_be_read_is_not() -> None:
     assert describe_members(encode_members(MEMBERS)) == "the voters are 1, 2; the learners are 3"
     assert describe_members(b"\xc1") == ""
 
