@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { bytes, dateTime, duration, large, milliseconds, perSecond, ranges, retention } from "../src/lib/format";
+import { bytes, dateTime, duration, large, milliseconds, perSecond, ranges, retention, sentence } from "../src/lib/format";
 
 describe("numbers as people read them", () => {
   test.each([
@@ -39,3 +39,8 @@ describe("numbers as people read them", () => {
   test("ranges", () => expect(ranges([7, 0, 1, 2, 3, 9, 10])).toBe("0–3, 7, 9, 10"));
   test("timestamps that are no times", () => expect([dateTime(-1), dateTime(9e15)]).toEqual(["–", "–"]));
 });
+
+test.each([
+  ["all 3 brokers respond, 7171 partitions have a leader", "All 3 brokers respond, 7,171 partitions have a leader"],
+  ["broker 1234 at 10.0.0.1:9092 is not alive", "Broker 1234 at 10.0.0.1:9092 is not alive"],
+])("%s", (text, words) => expect(sentence(text)).toBe(words));

@@ -124,8 +124,10 @@ export function ranges(numbers: number[]): string {
 }
 
 /** What the broker says, as a sentence of its own. */
+/** As people read it: a capital at its begin, and counts as on the rest of the page. */
 export function sentence(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
+  const counted = text.replace(/(?<![\w:.])\d{4,}(?= (?:partition|replica|topic|message|record|member)s?\b)/g, (count) => whole.format(Number(count)));
+  return counted.charAt(0).toUpperCase() + counted.slice(1);
 }
 
 const SOURCES: Record<string, string> = {
