@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from console_page import Console, console
 from playwright.sync_api import Browser
 
@@ -119,6 +119,38 @@ def test_a_search_is_stopped_and_goes_on(tab: Console, cluster: Cluster) -> None
         tab.click("NDJSON")
     assert saved.value.suggested_filename == "searched.ndjson"
     assert len(saved.value.path().read_text().splitlines()) == 100
+
+
+def test_an_open_transaction_is_aborted(tab: Console, cluster: Cluster) -> None:
+    create(cluster, "ledger")
+    writer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "books", "log_level": 0}
+    )
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.produce("ledger", "entry", partition=0)
+    assert writer.flush() == 0
+    tab.go("Transactions")
+    tab.click("Abort")
+    tab.confirm("books", "Abort it")
+    tab.see("The transaction of books has been aborted, and its producer fenced.")
+    tab.see("No transaction is open.")
+    with pytest.raises(KafkaException, match="fenced"):
+        writer.commit_transaction()
+
+
+def test_a_group_is_deleted(tab: Console, cluster: Cluster) -> None:
+    create(cluster, "forgotten", messages=2)
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "forgetful"})
+    reader.commit(offsets=[TopicPartition("forgotten", 0, 1)], asynchronous=False)
+    reader.close()
+    tab.go("Groups")
+    tab.go("forgetful")
+    tab.click("Delete")
+    tab.confirm("forgetful", "Delete this group")
+    tab.see("Group forgetful has been deleted with its committed offsets.")
+    tab.page.get_by_role("heading", level=1, name="Groups").wait_for()
+    wait_until(lambda: "forgetful" not in [row[0] for row in tab.rows("Groups")], "it is gone")
 
 
 def test_the_log_level_of_another_broker_is_changed(tab: Console) -> None:

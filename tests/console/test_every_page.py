@@ -124,6 +124,55 @@ def test_every_page_is_readable_by_everybody(
     assert found == {}
 
 
+def test_the_keyboard_alone_comes_to_everything(browser: Browser, cluster: Cluster) -> None:
+    """And one sees where it is."""
+    found: dict[str, object] = {}
+    with console(browser, cluster.brokers[1].http_address) as tab:
+        for name, path in PAGES.items():
+            tab.open(path)
+            tab.settle()
+            count = tab.page.evaluate(MARK_WHAT_TAKES_THE_FOCUS)
+            reached: set[str] = set()
+            unseen: set[str] = set()
+            for _ in range(count + 10):
+                tab.page.keyboard.press("Tab")
+                at = tab.page.evaluate(WHERE_THE_FOCUS_IS)
+                if at is None:
+                    continue
+                reached.add(at["number"])
+                if not at["visible"]:
+                    unseen.add(at["name"])
+            left = tab.page.evaluate(NAMES_OF_OTHERS, sorted(reached))
+            if left or unseen:
+                found[name] = {"not reached": left, "focus not seen": unseen}
+    assert found == {}
+
+
+# Rows that a page loads again are other elements: they are not in the way of the others.
+MARK_WHAT_TAKES_THE_FOCUS = """() => {
+    const all = [...document.querySelectorAll(
+        "a[href], button:enabled, input:enabled, select:enabled, textarea:enabled, summary"
+    )].filter(one => one.checkVisibility() && one.type !== "file");
+    all.forEach((one, number) => { one.dataset.focusNumber = number; });
+    return document.querySelectorAll("a[href], button, input, select, textarea, [tabindex]").length;
+}"""
+WHERE_THE_FOCUS_IS = """() => {
+    const at = document.activeElement;
+    if (!at || at === document.body) return null;
+    const style = getComputedStyle(at);
+    return {
+        number: at.dataset.focusNumber ?? "",
+        name: at.getAttribute("aria-label") ?? at.innerText ?? at.tagName,
+        visible: style.outlineStyle !== "none" || style.boxShadow !== "none",
+    };
+}"""
+NAMES_OF_OTHERS = """(reached) => [...document.querySelectorAll("[data-focus-number]")]
+    .filter(one => one.checkVisibility() && !one.disabled)
+    .filter(one => !reached.includes(one.dataset.focusNumber))
+    .filter(one => !(one.type === "radio" && !one.checked))
+    .map(one => one.getAttribute("aria-label") ?? one.innerText ?? one.tagName)"""
+
+
 def test_dialogs_are_readable_by_everybody(browser: Browser, cluster: Cluster) -> None:
     dialogs = {
         "/topics": ["Create topic"],
