@@ -9,6 +9,7 @@ from harness.virtual_loop import run_virtually
 from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.frames import FrameKind
+from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import NotSentError, PeerRpc
 from moldau.testing.waiting import until
 
@@ -144,6 +145,61 @@ def test_requests_that_limit_themselves_take_no_place_of_others() -> None:
         assert not any(one.done() for one in asking + others)
         gate.set()
         assert set(await asyncio.gather(*asking, *others)) == {b"ok"}
+
+    run_virtually(scenario())
+
+
+def test_slow_requests_for_operators_take_no_place_of_what_the_cluster_lives_on() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+        gate = asyncio.Event()
+
+        async def wait(sender: BrokerId, payload: bytes) -> bytes:
+            await gate.wait()
+            return b"ok"
+
+        async def submit(sender: BrokerId, payload: bytes) -> bytes:
+            return b"done"
+
+        slow = (PeerMethod.GROUP_LAGS, PeerMethod.DELETE_RECORDS, PeerMethod.QUEUE_REDRIVE)
+        for method in slow:
+            wire.two.serve(method, wait)
+        wire.two.serve(PeerMethod.SUBMIT_COMMAND, submit)
+        asking = [
+            asyncio.ensure_future(wire.one.call(TWO, slow[number % 3], b"", 30))
+            for number in range(100)
+        ]
+        await until(lambda: sum(one.done() for one in asking) == 36, "the rest is refused")
+        assert await wire.one.call(TWO, PeerMethod.SUBMIT_COMMAND, b"", 1) == b"done"
+        gate.set()
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert results.count(b"ok") == 64
+
+    run_virtually(scenario())
+
+
+def test_requests_for_operators_leave_the_caller_places_of_its_own() -> None:
+    async def scenario() -> None:
+        wire = Wire()
+
+        async def never(sender: BrokerId, payload: bytes) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        for method in (PeerMethod.RELAY_NEXT, PeerMethod.SUBMIT_COMMAND):
+            wire.two.serve(method, never, limits_itself=True)
+        asking = [
+            asyncio.ensure_future(wire.one.call(TWO, PeerMethod.RELAY_NEXT, b"", 30))
+            for _ in range(600)
+        ]
+        await until(lambda: sum(one.done() for one in asking) == 88, "the rest is refused")
+        with pytest.raises(NotSentError, match="limit of 512"):
+            await wire.one.call(TWO, PeerMethod.RELAY_NEXT, b"", 1)
+        with pytest.raises(RefusedError, match="timed out"):
+            await wire.one.call(TWO, PeerMethod.SUBMIT_COMMAND, b"", 1)
+        wire.one.stop()
+        wire.two.stop()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     run_virtually(scenario())
 

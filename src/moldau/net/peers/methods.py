@@ -1,6 +1,7 @@
 """The RPCs between brokers. The numbers are sent on the wire: never change or reuse one."""
 
 from enum import IntEnum, unique
+from typing import Final
 
 
 @unique
@@ -51,3 +52,35 @@ class PeerMethod(IntEnum):
     PIPELINES = 78
     ABORT_TRANSACTION = 76
     ABORT_HANGING = 77
+
+
+FOR_OPERATORS: Final = frozenset(
+    {
+        PeerMethod.PARTITION_EXTENTS,
+        PeerMethod.LIST_GROUPS,
+        PeerMethod.DELETE_RECORDS,
+        PeerMethod.GROUPS_OF_TOPIC,
+        PeerMethod.OFFSETS_AT,
+        PeerMethod.QUEUE_SHOW,
+        PeerMethod.QUEUE_DEAD_LETTERS,
+        PeerMethod.QUEUE_REDRIVE,
+        PeerMethod.QUEUE_PURGE,
+        PeerMethod.SEARCH_PIECES,
+        PeerMethod.FOLLOW_PARTITIONS,
+        PeerMethod.RELAY_OPEN,
+        PeerMethod.RELAY_NEXT,
+        PeerMethod.RELAY_CLOSE,
+        PeerMethod.BROKER_SAMPLE,
+        PeerMethod.TOPIC_STATS,
+        PeerMethod.GROUP_LAGS,
+        PeerMethod.LIST_CONNECTIONS,
+        PeerMethod.DESCRIBE_RAFT_GROUPS,
+        PeerMethod.TRANSACTIONS,
+        PeerMethod.OPEN_PRODUCERS,
+        PeerMethod.PIPELINES,
+        PeerMethod.ABORT_TRANSACTION,
+        PeerMethod.ABORT_HANGING,
+    }
+)
+"""What only the HTTP API and the console need. They have places of their own, see `rpc`: however
+slow they are, the methods that the cluster lives on are served."""

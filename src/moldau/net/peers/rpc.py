@@ -2,7 +2,8 @@
 
 For infrequent requests: forwarded commands, announcements, markers. A request is sent over the link
 to the peer, the reply comes over the peer's own link. Both sides limit open requests: the caller
-those it waits for, the peer those it handles.
+those it waits for, the peer those it handles. Methods for operators have limits of their own, so
+that they cannot displace those that the cluster lives on.
 """
 
 import asyncio
@@ -17,12 +18,16 @@ from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.slices import Chunk
 from moldau.net.peers.frames import FrameKind
+from moldau.net.peers.methods import FOR_OPERATORS
 
 log = logging.getLogger(__name__)
 
 PAYLOAD_BYTES_MAX: Final = 8 * 1024 * 1024
 _OPEN_MAX: Final = 1024
+_OPEN_FOR_OPERATORS_MAX: Final = 512
+"""A request for operators is refused above it; the others go up to `_OPEN_MAX`."""
 _WORKING_PER_PEER_MAX: Final = 64
+"""Of the methods for operators, and as many of the others."""
 _REQUEST: Final = struct.Struct(">QH")
 _REPLY: Final = struct.Struct(">Q")
 _FAILURE: Final = struct.Struct(">Qh")
@@ -31,6 +36,8 @@ _MESSAGE_BYTES_MAX: Final = 1024
 RequestHandler = Callable[[BrokerId, bytes], Awaitable[bytes]]
 """Handles one method; a RefusedError is returned to the caller with its code."""
 FrameSender = Callable[[BrokerId, FrameKind, list[Chunk]], bool]
+_Limit = tuple[BrokerId, bool]
+"""Of a peer; whether of its requests for operators, or of the others."""
 
 
 class NotSentError(RefusedError):
@@ -49,8 +56,8 @@ class PeerRpc:
         self._next_id = first_id
         self._open: dict[int, tuple[BrokerId, asyncio.Future[bytes]]] = {}
         self._limit_themselves: set[int] = set()
-        self._working: dict[asyncio.Task[None], BrokerId | None] = {}
-        """With whose limit they count towards."""
+        self._working: dict[asyncio.Task[None], _Limit | None] = {}
+        """With the limit that they count towards."""
 
     def serve(self, method: int, handler: RequestHandler, *, limits_itself: bool = False) -> None:
         """`limits_itself`: its requests may wait for long, and take no place of others."""
@@ -70,9 +77,10 @@ class PeerRpc:
                 ErrorCode.INVALID_REQUEST,
                 f"peer request of {len(payload)} bytes (limit {PAYLOAD_BYTES_MAX})",
             )
-        if len(self._open) >= _OPEN_MAX:
+        most = _OPEN_FOR_OPERATORS_MAX if method in FOR_OPERATORS else _OPEN_MAX
+        if len(self._open) >= most:
             raise NotSentError(
-                ErrorCode.NETWORK_EXCEPTION, f"limit of {_OPEN_MAX} open peer requests reached"
+                ErrorCode.NETWORK_EXCEPTION, f"limit of {most} open peer requests reached"
             )
         request_id = self._next_id
         self._next_id += 1
@@ -129,8 +137,10 @@ class PeerRpc:
             error = RefusedError(ErrorCode.UNSUPPORTED_VERSION, f"unknown peer method {method}")
             self._fail(sender, request_id, error)
             return
-        counted_for = None if method in self._limit_themselves else sender
-        if counted_for is not None and self._is_full(counted_for):
+        limit = None
+        if method not in self._limit_themselves:
+            limit = (sender, method in FOR_OPERATORS)
+        if limit is not None and self._is_full(limit):
             error = RefusedError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"limit of {_WORKING_PER_PEER_MAX} concurrent peer requests reached",
@@ -138,11 +148,11 @@ class PeerRpc:
             self._fail(sender, request_id, error)
             return
         task = self._loop.create_task(self._handle(sender, request_id, handler, bytes(body)))
-        self._working[task] = counted_for
+        self._working[task] = limit
         task.add_done_callback(self._forget)
 
-    def _is_full(self, peer: BrokerId) -> bool:
-        return sum(each == peer for each in self._working.values()) >= _WORKING_PER_PEER_MAX
+    def _is_full(self, limit: _Limit) -> bool:
+        return sum(each == limit for each in self._working.values()) >= _WORKING_PER_PEER_MAX
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._working[task]
