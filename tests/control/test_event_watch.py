@@ -1,7 +1,10 @@
 """What happens in the cluster is said in plain words, in order, and in few lines."""
 
+import asyncio
+import logging
 from typing import Any, cast
 
+import pytest
 from handler_calls import FakeCluster, LoopClock, brokers, image, topic
 from msgspec.structs import replace
 
@@ -265,3 +268,30 @@ def test_an_image_without_topics_is_healthy():
         assert (await world.scan.current()).condition.partitions == 0
 
     run_virtually(run())
+
+
+def test_a_look_that_fails_is_logged_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        world = await begun(topic("orders", [1, 2, 3]))
+
+        async def fail() -> None:
+            raise RuntimeError("a defect")
+
+        watching = asyncio.create_task(world.watch.run())
+        with monkeypatch.context() as patch:
+            patch.setattr(world.scan, "current", fail)
+            await asyncio.sleep(25)
+        failed = [each for each in caplog.records if each.exc_info is not None]
+        # Not one each time that it looks, or a defect fills the log.
+        assert 1 <= len(failed) <= 3
+        assert not watching.done()
+        world.cluster.alive = frozenset({1, 2})
+        await asyncio.sleep(25)
+        assert any(each.text == "broker 3 is not alive" for each in world.events.after(0))
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    with caplog.at_level(logging.ERROR):
+        run_virtually(run())

@@ -5,6 +5,7 @@ knew before; elections are reported to it. Much of the same kind becomes one lin
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -15,11 +16,16 @@ from moldau.control.cluster_service import ClusterService
 from moldau.control.leader_announcements import Key, LeaderAnnouncements
 from moldau.metadata.image import Broker, BrokerState, Image
 from moldau.metadata.leaders import NO_LEADER_ID
+from moldau.model import log_events
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.model.words import counted
 
+log = logging.getLogger(__name__)
+
 _EVERY_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 10.0
+"""After a look that failed: it is tried again, and logged again."""
 _NEVER_SEEN_SECONDS: Final = 5.0
 """A broker that was never alive here is reported after so long: it may be starting."""
 _LINES_MAX: Final = 5
@@ -64,8 +70,14 @@ class EventWatch:
         self._controller = BrokerId(self._cluster.controller_id)
         self._elected.clear()
         while True:
-            await self.look()
-            await asyncio.sleep(_EVERY_SECONDS)
+            pause = _EVERY_SECONDS
+            try:
+                await self.look()
+            except Exception:
+                # Its task is one of the broker, which would stop: for a view, that is too much.
+                log.exception("events are missing", extra=log_events.INTERNAL_ERROR())
+                pause = _PAUSE_SECONDS
+            await asyncio.sleep(pause)
 
     async def look(self) -> None:
         """Report what has changed since the last look."""
