@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from relay_world import PEER, READ_ONLY, Serving, Stream, body, left, start
 
+from moldau.edge.http.relay import serving
 from moldau.edge.http.relay.messages import (
     IDLE_SECONDS_MAX,
     PART_BYTES_MAX,
@@ -229,6 +230,32 @@ async def test_a_stop_waits_for_replies_and_cuts_the_others() -> None:
     assert not stopping.done()
     await stopping
     assert await late == Part(is_last=True, is_cut=True)
+
+
+@pytest.mark.parametrize("turns", [0, 5])
+async def test_a_request_that_is_cut_leaves_no_timer(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Also if the application has not begun, or has not returned."""
+    checks = 0
+    check = serving._Exchange._close_if_idle
+
+    def counted(exchange: Any) -> None:
+        nonlocal checks
+        checks += 1
+        check(exchange)
+
+    monkeypatch.setattr(serving._Exchange, "_close_if_idle", counted)
+    world = Serving(Stream())
+    opening = asyncio.ensure_future(world.open())
+    while not len(world.exchanges):
+        await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await world.exchanges.stop(0)
+    opening.cancel()
+    await asyncio.sleep(30)
+    assert checks == 0
 
 
 async def test_what_makes_no_sense_is_refused() -> None:

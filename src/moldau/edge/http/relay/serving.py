@@ -195,6 +195,7 @@ class _Exchange:
         """None: it is being asked for a part."""
         self._idle_check = loop.call_later(_IDLE_CHECK_SECONDS, self._close_if_idle)
         self.serving = loop.create_task(self._serve(load, opening))
+        self.serving.add_done_callback(lambda _: self._idle_check.cancel())
 
     # ---- for the broker that relays
 
@@ -267,10 +268,7 @@ class _Exchange:
         finally:
             self._is_over = True
             self._news.set()
-        try:
-            await self._gone.wait()
-        finally:
-            self._idle_check.cancel()
+        await self._gone.wait()
 
     async def _receive(self) -> "Message":
         if self._body is not None:
