@@ -10,8 +10,9 @@ from fetch_world import World
 
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
+from moldau.data.search import filters
 from moldau.data.search import pieces as searching
-from moldau.data.search.filters import SearchFilter
+from moldau.data.search.filters import JsonTerm, SearchFilter
 from moldau.data.search.follow import Followed, FollowPartitions, FollowWanted
 from moldau.data.search.pieces import SearchPieces
 from moldau.data.search.types import Piece, PieceWanted, SearchWanted, Start
@@ -192,3 +193,15 @@ async def test_what_is_too_much_is_counted_exactly() -> None:
     # A filter leaves out what it looked at, and that is not counted.
     (none,) = await world.follow((0, 5), wanted=SearchFilter(key=b"nobody"))
     assert (none.hits, none.skipped, none.position) == ([], 0, 40)
+
+
+async def test_json_that_is_too_large_to_decode_counts_as_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(filters, "JSON_BYTES_MAX", 0)
+    monkeypatch.setattr(JsonTerm, "needle", lambda _: b"")
+    world = await made()
+    for _ in range(3):
+        await world.append(0)
+    (followed,) = await world.follow((0, 1), wanted=SearchFilter(json=[JsonTerm(["a"], None)]))
+    assert (followed.hits, followed.skipped, followed.position) == ([], 2, 3)

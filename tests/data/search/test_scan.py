@@ -1,10 +1,12 @@
 """The scan of batches: bounds, what cannot be read, and what is shown of large messages."""
 
+from collections.abc import Callable
+
 import pytest
 
 from moldau.data import stored_batches
 from moldau.data.search import scan as scans
-from moldau.data.search.filters import Matcher, SearchFilter
+from moldau.data.search.filters import JSON_BYTES_MAX, JsonTerm, Matcher, SearchFilter
 from moldau.data.search.scan import Scan, Stored
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.compression import Codec
@@ -18,7 +20,12 @@ def batch(first: int, *values: bytes | None, codec: Codec = Codec.NONE, **more: 
 
 
 def scan(
-    data: bytes, wanted: SearchFilter | None = None, *, newest: bool = False, **more: int
+    data: bytes,
+    wanted: SearchFilter | None = None,
+    *,
+    newest: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
+    **more: int,
 ) -> Scan:
     made = Scan(
         Matcher(wanted or SearchFilter()),
@@ -29,7 +36,7 @@ def scan(
         limit=more.get("limit", 1000),
         bytes_max=more.get("bytes_max", 1 << 20),
         value_max=more.get("value_max", 1 << 16),
-        is_over=lambda: False,
+        is_over=is_over,
     )
     made.run(Stored(data, ()))
     return made
@@ -51,6 +58,35 @@ def test_it_ends_at_its_limit_inside_a_batch_and_goes_on_there(newest: bool) -> 
         found += offsets(made)
         position = made.position
     assert found == expected
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_it_ends_inside_a_batch_when_its_time_is_over_and_goes_on_there(newest: bool) -> None:
+    data = batch(0, b"a", b"b", b"c", codec=Codec.ZSTD)
+    found: list[int] = []
+    position = 1000 if newest else 0
+    for _ in range(3):
+        made = scan(data, newest=newest, position=position, is_over=lambda: True)
+        assert len(made.hits) == 1
+        found += offsets(made)
+        position = made.position
+    assert found == ([2, 1, 0] if newest else [0, 1, 2])
+    assert scan(data, newest=newest, position=position, is_over=lambda: True).hits == []
+
+
+def test_json_that_is_too_large_to_decode_is_left_out_and_named() -> None:
+    large = b'{"a":1,"b":"%b"}' % (b"x" * JSON_BYTES_MAX)
+    other = b'{"b":"%b"}' % (b"x" * JSON_BYTES_MAX)
+    data = batch(0, b'{"a":1}', large, other, b'{"a":1}', codec=Codec.ZSTD)
+    made = scan(data, SearchFilter(json=[JsonTerm(["a"], "1")]))
+    assert offsets(made) == [0, 3]
+    # The other one has no 1: it cannot match.
+    ((first, last, reason),) = [(one.first, one.last, one.reason) for one in made.unreadable]
+    assert (first, last) == (1, 1)
+    assert f"{len(large)} bytes" in reason
+    # Other filters decide first.
+    wanted = SearchFilter(key=b"nobody", json=[JsonTerm(["a"], "1")])
+    assert scan(data, wanted).unreadable == []
 
 
 def test_bytes_are_bounded_and_the_last_may_exceed_them() -> None:

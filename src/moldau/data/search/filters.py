@@ -19,8 +19,14 @@ _DIGITS_MAX: Final = 40
 _INDEX: Final = re.compile(r"\[([0-9]{1,9})\]")
 _PLAIN: Final = re.compile(r'[^"\\/\x00-\x1f\x7f-\U0010ffff]+')
 """Text that JSON holds as it is, or by \\u escapes."""
+JSON_BYTES_MAX: Final = 1024 * 1024
+"""Larger values are not decoded: meanwhile nothing else of the broker runs."""
 _decode_json: Final = msgspec.json.Decoder().decode
 _MISSING: Final = object()
+
+
+class JsonTooLargeError(Exception):
+    """Whether a message matches is not known."""
 
 
 class JsonTerm(Struct, frozen=True, array_like=True):
@@ -131,6 +137,7 @@ class Matcher:
         return first
 
     def matches(self, record: Record) -> bool:
+        """Raises JsonTooLargeError."""
         value = record.value
         if self._key is not None and record.key != self._key:
             return False
@@ -147,6 +154,12 @@ class Matcher:
     def _matches_json(self, value: bytes | None) -> bool:
         if value is None:
             return False
+        if len(value) > JSON_BYTES_MAX:
+            if b"\\u" not in value and any(one not in value for one in self._json_needles):
+                return False
+            raise JsonTooLargeError(
+                f"the value has {len(value)} bytes; JSON is searched up to {JSON_BYTES_MAX} bytes"
+            )
         try:
             document = _decode_json(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

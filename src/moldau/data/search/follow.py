@@ -198,6 +198,7 @@ class FollowPartitions:
             passed += result.size
         if scan is None:
             return Followed(partition, position, [], skipped)
+        skipped += sum(each.last + 1 - each.first for each in scan.unreadable)
         return Followed(partition, position, scan.hits, skipped, scan.bytes_read)
 
 

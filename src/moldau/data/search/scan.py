@@ -9,7 +9,7 @@ each earlier batch; newest first, it is at most the largest timestamp of each la
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from moldau.data.search.filters import Matcher
+from moldau.data.search.filters import JsonTooLargeError, Matcher
 from moldau.data.search.types import ABORT, COMMIT, RECORD, Hit, Unreadable
 from moldau.data.stored_batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from moldau.model.ids import Offset
@@ -164,7 +164,7 @@ class Scan:
             self._add(record, kind)
 
     def _search_records(self, data: bytes, at: int, header: BatchHeader) -> bool:
-        """False: it is full, and goes on inside this batch."""
+        """False: it is full, or its time is over, and it goes on inside this batch."""
         try:
             body = _open(data, at, header)
             self.bytes_read += len(body)
@@ -180,16 +180,16 @@ class Scan:
             first, last = header.base_offset, header.next_offset - 1
             self.unreadable.append(Unreadable(first, last, str(error)))
             return True
-        for place in reversed(places) if self._newest else places:
-            if self.is_full:
+        for number, place in enumerate(reversed(places) if self._newest else places):
+            # A small batch may hold large values: its first one is searched in any case.
+            if self.is_full or (number and self._is_over()):
                 return False
             try:
                 record = read_place(body, place)
-            except BatchFormatError as error:
-                self.unreadable.append(Unreadable(place.offset, place.offset, str(error)))
-            else:
                 if self._matcher.matches(record):
                     self._add(record, RECORD)
+            except (BatchFormatError, JsonTooLargeError) as error:
+                self.unreadable.append(Unreadable(place.offset, place.offset, str(error)))
             self.position = place.offset if self._newest else place.offset + 1
         return True
 

@@ -36,7 +36,7 @@ class Hit(Struct, frozen=True, array_like=True):
 
 
 class Unreadable(Struct, frozen=True, array_like=True):
-    """Messages that were left out, as they cannot be decoded."""
+    """Messages that were left out: they cannot be decoded, or are too large for it."""
 
     first: int
     last: int

@@ -49,7 +49,7 @@ class Searched(Struct, frozen=True, kw_only=True):
 
 
 class MessagesUnreadable(Struct, frozen=True, kw_only=True):
-    """Messages that were left out, as they cannot be decoded."""
+    """Messages that were left out: they cannot be decoded, or are too large for it."""
 
     partition: int
     first_offset: int
