@@ -104,11 +104,12 @@ def build_search(
     transport.rpc.serve(PeerMethod.SEARCH_PIECES, pieces.on_request)
     leaders = SearchLeaders(me=me, leader_of=cluster.leader_of, pieces=pieces, caller=transport)
     follow = FollowPartitions(clock=clock, pieces=pieces)
-    transport.rpc.serve(PeerMethod.FOLLOW_PARTITIONS, follow.on_request)
+    transport.rpc.serve(PeerMethod.FOLLOW_PARTITIONS, follow.on_request, limits_itself=True)
     views = LiveViews(
         me=me,
         clock=clock,
         leader_of=cluster.leader_of,
+        leaders_version=lambda: cluster.leaders_version,
         topic_of=lambda name: cluster.image.topic(name),
         follow=follow,
         caller=transport,

@@ -5,21 +5,24 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from fetch_world import World
 
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
-from moldau.data.search import filters
+from moldau.data.search import filters, follow
 from moldau.data.search import pieces as searching
 from moldau.data.search.filters import JsonTerm, SearchFilter
 from moldau.data.search.follow import Followed, FollowPartitions, FollowWanted
 from moldau.data.search.pieces import SearchPieces
 from moldau.data.search.types import Piece, PieceWanted, SearchWanted, Start
 from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import BrokerId
 from moldau.server.clock import SystemClock
 from moldau.testing.waiting import until
 
+encode = msgspec.msgpack.encode
 pytestmark = pytest.mark.inprocess
 
 
@@ -205,3 +208,60 @@ async def test_json_that_is_too_large_to_decode_counts_as_skipped(
         await world.append(0)
     (followed,) = await world.follow((0, 1), wanted=SearchFilter(json=[JsonTerm(["a"], None)]))
     assert (followed.hits, followed.skipped, followed.position) == ([], 2, 3)
+
+
+async def test_who_is_woken_looks_only_at_what_has_changed() -> None:
+    world = await made()
+    await world.append(0)
+    await world.append(1)
+    looked: list[int] = []
+    lead = world.pieces.lead
+
+    def counted(topic: str, topic_id: bytes, partition: int) -> Any:
+        looked.append(partition)
+        return lead(topic, topic_id, partition)
+
+    world.pieces.lead = counted  # type: ignore[method-assign]
+    waiting = asyncio.create_task(world.follow((0, 1), (1, 1), wait_ms=60_000))
+    await until(lambda: world.watchers == 2, "it waits")
+    assert looked == [0, 1]
+    await world.append(1)
+    await waiting
+    assert 0 not in looked[2:]
+
+
+async def test_a_request_that_waits_returns_when_a_leader_is_gone() -> None:
+    world = await made()
+    waiting = asyncio.create_task(world.follow((0, 0), (1, 0), wait_ms=60_000))
+    await until(lambda: world.watchers == 2, "it waits")
+    gone = world.replicas.pop(("t", 1))
+    gone.close()
+    (followed,) = await waiting
+    assert (followed.partition, followed.error) == (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert world.watchers == 0
+
+
+async def test_requests_of_a_broker_are_bounded() -> None:
+    world = await made()
+    wanted = FollowWanted("t", world.topic_id, SearchFilter(), 1, 1, 1, 60_000, [(0, 0), (1, 0)])
+    asking = [
+        asyncio.create_task(world.following.on_request(BrokerId(2), encode(wanted)))
+        for _ in range(follow.WAITS_MAX)
+    ]
+    await until(lambda: world.watchers == 2 * follow.WAITS_MAX, "they wait")
+    # As many more return at once, and ask again.
+    assert await world.following.on_request(BrokerId(2), encode(wanted)) == encode([])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follow, "REQUESTS_MAX", follow.WAITS_MAX)
+        with pytest.raises(RefusedError, match="limit of 24"):
+            await world.following.on_request(BrokerId(2), encode(wanted))
+        # Those of other brokers count for themselves.
+        other = asyncio.create_task(world.following.on_request(BrokerId(3), encode(wanted)))
+        await until(lambda: world.watchers == 2 * follow.WAITS_MAX + 2, "it waits")
+    await world.append(0)
+    await asyncio.gather(*asking, other)
+    many = [(index, 0) for index in range(follow.PARTITIONS_MAX + 1)]
+    with pytest.raises(RefusedError, match="257 partitions"):
+        await world.following.on_request(
+            BrokerId(2), encode(msgspec.structs.replace(wanted, positions=many))
+        )

@@ -22,9 +22,14 @@ from moldau.model.ids import BrokerId
 from moldau.net.peers.caller import decode_request
 from moldau.replica.replica import Replica
 
+PARTITIONS_MAX: Final = 256
+"""Of one request, and of one view."""
 WAIT_MS_MAX: Final = 2000
 WAITS_MAX: Final = 24
 """Of one other broker at once; the others get an empty response, and ask again."""
+REQUESTS_MAX: Final = 40
+"""The same, with those that do not wait; the others are refused."""
+_PARTITIONS_PER_TURN: Final = 64
 ROUND_BYTES_MAX: Final = 64 * 1024 * 1024
 """Stored bytes that are passed in one response."""
 _SCAN_SECONDS: Final = 0.05
@@ -71,24 +76,31 @@ class FollowPartitions:
     def __init__(self, *, clock: Clock, pieces: SearchPieces) -> None:
         self._clock = clock
         self._pieces = pieces
-        self._waits: Counter[BrokerId] = Counter()
+        self._requests: Counter[BrokerId] = Counter()
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """The RPC handler of the leader. Raises RefusedError."""
         wanted = decode_request(_decode, payload)
-        may_wait = self._waits[sender] < WAITS_MAX
-        self._waits[sender] += 1
+        if len(wanted.positions) > PARTITIONS_MAX:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(wanted.positions)} partitions; at most {PARTITIONS_MAX} can be followed",
+            )
+        count = self._requests[sender]
+        if count >= REQUESTS_MAX:
+            raise RefusedError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"The limit of {REQUESTS_MAX} requests of a broker for new messages is reached",
+            )
+        self._requests[sender] += 1
         try:
-            return _encode(await self.follow(wanted, may_wait=may_wait))
+            return _encode(await self.follow(wanted, may_wait=count < WAITS_MAX))
         finally:
-            self._waits[sender] -= 1
+            self._requests[sender] -= 1
 
     async def follow(self, wanted: FollowWanted, *, may_wait: bool = True) -> list[Followed]:
         """What is new in any of the partitions; waits for it. Without those with nothing new."""
-        found = self._look(wanted)
-        if not found and may_wait:
-            await self._wait(wanted)
-            found = self._look(wanted)
+        found = await self._news(wanted, may_wait=may_wait)
         matcher = Matcher(wanted.wanted)
         deadline = self._clock.monotonic() + _SCAN_SECONDS
         moving = sum(not each.error and not each.hits for each in found) or 1
@@ -110,41 +122,46 @@ class FollowPartitions:
                 done.append(_failed(each.partition, begin, error))
         return done
 
-    def _look(self, wanted: FollowWanted) -> list[Followed]:
+    async def _news(self, wanted: FollowWanted, *, may_wait: bool) -> list[Followed]:
         """The partitions that have something new, or an error."""
-        found = []
-        for partition, position in wanted.positions:
-            try:
-                replica = self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
-            except RefusedError as error:
-                found.append(_failed(partition, position or 0, error))
-                continue
-            end = replica.last_stable_offset
-            # Beyond the end of the log: messages were lost by force, it goes on with what comes.
-            is_lost = (
-                position is not None
-                and position > replica.log.end_offset
-                and replica.has_recent_majority()
-            )
-            if position is None or position < end or is_lost:
-                found.append(Followed(partition, end, [], 0))
-        return found
-
-    async def _wait(self, wanted: FollowWanted) -> None:
         wakeup = _Wakeup()
-        replicas = [
-            self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
-            for partition, _ in wanted.positions
-        ]
-        for replica, (_, position) in zip(replicas, wanted.positions, strict=True):
-            wakeup.watch(replica, position or 0)
+        found = []
         try:
-            async with asyncio.timeout(min(wanted.wait_ms, WAIT_MS_MAX) / 1000):
-                await wakeup.event.wait()
-        except TimeoutError:
-            pass
+            for number, (partition, position) in enumerate(wanted.positions):
+                if number and number % _PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if (news := self._look(wanted, partition, position, wakeup)) is not None:
+                    found.append(news)
+            if not found and may_wait:
+                # Only what has changed is looked at again.
+                changed = await wakeup.wait(min(wanted.wait_ms, WAIT_MS_MAX) / 1000)
+                for partition, position in wanted.positions:
+                    if partition in changed:
+                        news = self._look(wanted, partition, position, wakeup)
+                        found += [] if news is None else [news]
         finally:
             wakeup.cancel()
+        return found
+
+    def _look(
+        self, wanted: FollowWanted, partition: int, position: int | None, wakeup: "_Wakeup"
+    ) -> Followed | None:
+        """What is new, or an error; None: nothing, and it is watched."""
+        try:
+            replica = self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
+        except RefusedError as error:
+            return _failed(partition, position or 0, error)
+        end = replica.last_stable_offset
+        # Beyond the end of the log: messages were lost by force, it goes on with what comes.
+        is_lost = (
+            position is not None
+            and position > replica.log.end_offset
+            and replica.has_recent_majority()
+        )
+        if position is None or position < end or is_lost:
+            return Followed(partition, end, [], 0)
+        wakeup.watch(replica, position)
+        return None
 
     async def _read(
         self,
@@ -206,8 +223,9 @@ class _Wakeup:
     """Ends a wait when one of the partitions has something new, or is not led here any more."""
 
     def __init__(self) -> None:
-        self.event = asyncio.Event()
+        self._event = asyncio.Event()
         self._positions: dict[Replica, int] = {}
+        self._changed: set[int] = set()
 
     def watch(self, replica: Replica, position: int) -> None:
         self._positions[replica] = position
@@ -215,10 +233,20 @@ class _Wakeup:
 
     def on_progress(self, replica: Replica) -> None:
         if replica.last_stable_offset > self._positions.get(replica, -1):
-            self.event.set()
+            self.on_unavailable(replica)
 
     def on_unavailable(self, replica: Replica) -> None:
-        self.event.set()
+        self._changed.add(replica.partition.partition)
+        self._event.set()
+
+    async def wait(self, seconds_max: float) -> set[int]:
+        """The partitions that changed since they were looked at."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+        return self._changed
 
     def cancel(self) -> None:
         for replica in self._positions:
