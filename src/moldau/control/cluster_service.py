@@ -122,6 +122,11 @@ class ClusterService:
         self.update_contact()
         return self._clock.monotonic() - self._in_touch_at > _CUT_OFF_SECONDS
 
+    @property
+    def leaders_version(self) -> tuple[int, int]:
+        """Equal as long as no other leader was announced, and the metadata are the same."""
+        return self.image.version, self._announcements.changes
+
     def leader_of(self, topic: Topic, index: int) -> Leader:
         """The leader of a partition: from the local replica, or as announced."""
         ((leader, _),) = self.leaders_and_in_sync(topic, (topic.partitions[index],))

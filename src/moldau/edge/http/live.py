@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from moldau.api.entrance import Visit
 from moldau.api.search.types import LiveBatch, LiveFeed, LiveWanted
-from moldau.api.types import Topic
+from moldau.api.types import NO_LEADER_ID, Topic
 from moldau.edge.http.event_streams import MEDIA_TYPE, EventStream
 from moldau.edge.http.message_json import Message, show_hits
 from moldau.edge.http.record_json import RecordSelection
@@ -36,10 +36,19 @@ _WAIT_SECONDS_MAX: Final = 1.0
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class SilentPartitions(Struct, frozen=True, kw_only=True):
+    broker: int | None
+    """Their leader; null: they have none."""
+    partitions: list[int]
+    reason: str
+
+
 class LiveEvent(Struct, frozen=True, kw_only=True):
     records: list[Message]
     skipped: int
     """Messages that were left out since the event before."""
+    silent: list[SilentPartitions] | UnsetType = UNSET
+    """Partitions that are not followed at the moment; absent: the same as before."""
 
 
 def routes(tails: Tails) -> list[Route]:
@@ -110,4 +119,15 @@ def _wait_seconds(visit: Visit) -> float:
 
 async def _event(batch: LiveBatch, selection: RecordSelection) -> bytes:
     records = await show_hits(batch.hits, selection)
-    return b"data: %b\n\n" % _encode(LiveEvent(records=records, skipped=batch.skipped))
+    silent: list[SilentPartitions] | UnsetType = UNSET
+    if batch.silent is not None:
+        silent = [
+            SilentPartitions(
+                broker=None if each.broker == NO_LEADER_ID else each.broker,
+                partitions=list(each.partitions),
+                reason=each.reason,
+            )
+            for each in batch.silent
+        ]
+    event = LiveEvent(records=records, skipped=batch.skipped, silent=silent)
+    return b"data: %b\n\n" % _encode(event)

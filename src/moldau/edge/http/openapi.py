@@ -18,8 +18,9 @@ from starlette.routing import Route
 import moldau
 from moldau.api.connections import ConnectionList
 from moldau.api.raft_groups import RaftGroupList
+from moldau.api.search.types import FOLLOWED_MAX
 from moldau.api.types import INT_MAX, LONG_MAX
-from moldau.edge.http import tail
+from moldau.edge.http.event_streams import MEDIA_TYPE
 from moldau.edge.http.group_operations import GROUP_OPERATIONS
 from moldau.edge.http.login import LoginReply, LoginRequest
 from moldau.edge.http.me import Me
@@ -129,7 +130,7 @@ _MESSAGES: Final[dict[str, Schema]] = {
         "type": "array",
         "items": _number(0, INT_MAX),
         "maxItems": PARTITIONS_NAMED_MAX,
-        "description": "By default all.",
+        "description": "By default all, of a topic with so few.",
     },
     "markers": {
         "type": "boolean",
@@ -175,7 +176,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/v1/overview/stream"): Operation(
         "followOverview",
         "The overview every 2 s, with Server-Sent Events; the first one with history",
-        {200: tail.MEDIA_TYPE},
+        {200: MEDIA_TYPE},
         {},
     ),
     ("GET", "/api/v1/report"): Operation(
@@ -256,15 +257,22 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ("GET", "/api/v1/topics/{topic}/tail"): Operation(
         "followRecords",
         "Follow a partition with Server-Sent Events",
-        {200: tail.MEDIA_TYPE},
+        {200: MEDIA_TYPE},
         _RECORDS,
         refusals=(404,),
     ),
     ("GET", "/api/v1/topics/{topic}/live"): Operation(
         "watchMessages",
         "New messages of all partitions with Server-Sent Events; in bursts some are skipped",
-        {200: tail.MEDIA_TYPE},
-        _MESSAGES,
+        {200: MEDIA_TYPE},
+        {
+            **_MESSAGES,
+            "partition": {
+                **_MESSAGES["partition"],
+                "description": "By default all, of a topic with so few. All views of a broker "
+                f"follow {FOLLOWED_MAX} partitions at most, together.",
+            },
+        },
         refusals=(404,),
     ),
     ("GET", "/api/v1/brokers"): Operation(

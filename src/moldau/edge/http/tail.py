@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from moldau.api.entrance import Visit
 from moldau.api.types import LATEST, LONG_MAX, ReadPage
-from moldau.edge.http.event_streams import MEDIA_TYPE as MEDIA_TYPE
-from moldau.edge.http.event_streams import EventStream
+from moldau.edge.http.event_streams import MEDIA_TYPE, EventStream
 from moldau.edge.http.query_parameters import parse_int
 from moldau.edge.http.record_json import RecordSelection, show_all
 from moldau.edge.http.records import (
