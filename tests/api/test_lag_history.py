@@ -25,10 +25,10 @@ def seconds(
     record_age: Callable[[int], float | None] = unread,
     *,
     lookups_max: int = 1,
-) -> float:
+) -> float | None:
     """One scrape."""
     history.begin(lookups_max)
-    found = history.seconds_behind(
+    found = history.known_seconds_behind(
         T0, now=now, mark=mark, committed=committed, record_age=record_age
     )
     history.end()
@@ -68,19 +68,21 @@ def test_what_was_there_before_the_first_scrape_is_read_once() -> None:
     assert seconds(history, 160.0, 50, 20, record_age) == 3660
     assert reads == [20]
     # And it is a point from which later ones are interpolated.
-    assert 60 < seconds(history, 160.0, 50, 35) < 3660
+    found = seconds(history, 160.0, 50, 35)
+    assert found is not None
+    assert 60 < found < 3660
 
 
-def test_an_age_that_cannot_be_read_is_zero_and_a_time_in_the_future_too() -> None:
-    assert seconds(LagHistory(), 100.0, 50, 20, lambda _: None) == 0
+def test_an_age_that_cannot_be_read_is_not_known_and_a_time_in_the_future_is_zero() -> None:
+    assert seconds(LagHistory(), 100.0, 50, 20, lambda _: None) is None
     assert seconds(LagHistory(), 100.0, 50, 20, lambda _: -5.0) == 0
 
 
 def test_one_scrape_reads_the_log_a_bounded_number_of_times() -> None:
     history = LagHistory()
     history.begin(1)
-    for partition, age in ((T0, 60.0), (T1, 0.0)):
-        found = history.seconds_behind(
+    for partition, age in ((T0, 60.0), (T1, None)):
+        found = history.known_seconds_behind(
             partition, now=100.0, mark=9, committed=1, record_age=lambda _: 60.0
         )
         assert found == age
@@ -108,7 +110,7 @@ def test_the_high_watermark_may_rise_between_two_groups_of_one_scrape() -> None:
     for scraped_at, mark in ((100.0, 100), (110.0, 100), (120.0, 130)):
         history.begin(1)
         for later, committed, age in ((0, mark, 0), (10, mark, 0), (20, mark + 15, 0)):
-            found = history.seconds_behind(
+            found = history.known_seconds_behind(
                 T0, now=scraped_at, mark=mark + later, committed=committed, record_age=unread
             )
             assert found == age

@@ -84,23 +84,6 @@ class LagHistory:
         for partition in self._histories.keys() - self._noted:
             del self._histories[partition]
 
-    def seconds_behind(
-        self,
-        partition: TopicPartition,
-        *,
-        now: float,
-        mark: int,
-        committed: int,
-        record_age: Callable[[int], float | None],
-    ) -> float:
-        """As `known_seconds_behind`; 0 if it is not known."""
-        return (
-            self.known_seconds_behind(
-                partition, now=now, mark=mark, committed=committed, record_age=record_age
-            )
-            or 0.0
-        )
-
     def known_seconds_behind(
         self,
         partition: TopicPartition,

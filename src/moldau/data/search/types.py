@@ -101,7 +101,3 @@ class Piece(Struct, frozen=True, array_like=True):
     error: int = 0
     """Nothing was searched."""
     message: str = ""
-
-    @property
-    def is_error(self) -> bool:
-        return self.error != 0

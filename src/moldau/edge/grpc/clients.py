@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from moldau.api.connections import ConnectionShown
+from moldau.net.traffic import TEXT_CHARS_MAX
 from moldau.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 CLIENTS_MAX: Final = 4096
 """More than the listener's connections, so that none that is open is forgotten."""
 IDLE_SECONDS_MAX: Final = 60.0
-_TEXT_CHARS_MAX: Final = 255
 
 
 class GrpcClient:
@@ -115,5 +115,5 @@ def _agent_of(context: "Context") -> str:
     for name, value in context.invocation_metadata() or ():
         if name == "user-agent":
             text = value if isinstance(value, str) else value.decode("latin-1")
-            return text[:_TEXT_CHARS_MAX]
+            return text[:TEXT_CHARS_MAX]
     return ""

@@ -6,10 +6,10 @@ from typing import Final
 from starlette.types import Message, Scope
 
 from moldau.api.connections import ConnectionShown
+from moldau.net.traffic import TEXT_CHARS_MAX
 
 CONNECTION: Final = "moldau.connection"
 """In the state of a connection: its `ConnectionTraffic`."""
-_TEXT_CHARS_MAX: Final = 255
 _PRODUCT: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)/([^\s()]+)")
 _BROWSERS: Final = ("Firefox", "Edg", "OPR", "Chrome", "Safari")
 """Browsers name others first, in this order of trust."""
@@ -46,7 +46,7 @@ class ConnectionTraffic:
         if not self.agent:
             for name, value in scope["headers"]:
                 if name == b"user-agent":
-                    self.agent = value[:_TEXT_CHARS_MAX].decode("latin-1")
+                    self.agent = value[:TEXT_CHARS_MAX].decode("latin-1")
 
     def sent(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,12 +10,11 @@ from starlette.routing import Route
 from moldau.api.entrance import Visit
 from moldau.api.overview.sampler import Shown
 from moldau.edge.http.event_streams import MEDIA_TYPE, EventStream
-from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, problem, status_of
+from moldau.edge.http.responses import HEADERS, RETRY_SECONDS, check_query, error_event
 from moldau.edge.http.visits import check_login, session_of, visit_of
 from moldau.model.errors import ErrorCode, RefusedError
 
 STREAMS_MAX: Final = 64
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class OverviewStreams:
@@ -60,8 +58,7 @@ async def _events(visit: Visit, shown: Shown) -> AsyncIterator[bytes]:
             shown = await visit.session.cluster.overview(shown)
             check_login(visit)
     except RefusedError as error:
-        details = problem(status_of(error.code), error.code, str(error), error.hint)
-        yield b"event: error\ndata: %b\n\n" % _encode(details)
+        yield error_event(error)
 
 
 async def _show(request: Request) -> Response:
