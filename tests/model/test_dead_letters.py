@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.model.dead_letters import DeadOrigin, note_of, number_of, restored_headers
+from moldau.model.dead_letters import DeadOrigin, digest_of, note_of, number_of, restored_headers
 from moldau.model.queue_headers import ONLY_GROUP_HEADER
 
 HEADERS = [
@@ -39,6 +39,31 @@ def test_what_is_no_text_or_number_is_not_trusted() -> None:
     assert note is not None
     assert note.origin.topic == "\ufffd"
     assert (note.attempts, note.died_at_ms, note.missing) == (None, None, "a part")
+
+
+def test_only_what_is_of_the_same_message_and_equal_has_the_same_digest() -> None:
+    note = note_of(HEADERS)
+    assert note is not None
+    digest = digest_of(note, b"k", b"v", HEADERS)
+    later = [
+        ("moldau-dead-at", b"1") if name == "moldau-dead-at" else (name, value)
+        for name, value in HEADERS
+    ]
+    assert digest_of(note, b"k", b"v", later) == digest
+    moved = note._replace(origin=note.origin._replace(offset="8"))
+    keyless = note._replace(is_keyless=True)
+    others = [
+        digest_of(moved, b"k", b"v", HEADERS),
+        digest_of(note, b"kv", b"", HEADERS),
+        digest_of(note, None, b"v", HEADERS),
+        digest_of(note, b"", b"v", HEADERS),
+        digest_of(note, b"k", None, HEADERS),
+        digest_of(note, b"k", b"v", HEADERS[1:]),
+        digest_of(note, b"k", b"v", [*HEADERS, ("\udcff", None)]),
+    ]
+    assert len({digest, *others}) == len(others) + 1
+    made_up = {digest_of(keyless, key, b"v", HEADERS) for key in (b"1", b"2")}
+    assert made_up == {digest_of(note, None, b"v", HEADERS)}
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "-1", "²", "9" * 19])

@@ -89,7 +89,7 @@ async def test_letters_of_other_queues_stay_or_do_not_count() -> None:
     await made.bury(b"no letter", [])
     await made.bury(b"cut", [*dead(2), (DEAD_TRUNCATED_HEADER, b"value")])
     await made.bury(b"mine", dead(3))
-    await made.bury(b"mine twice", dead(3))
+    await made.bury(b"mine", dead(3, moldau_dead_reason=b"written twice after a failover"))
     report = await made.redrive()
     assert made.sent == [b"mine"]
     assert (report.redriven, report.failed, report.duplicates) == (1, 1, 1)
@@ -103,6 +103,18 @@ async def test_letters_of_other_queues_stay_or_do_not_count() -> None:
         "there is no such dead letter, or it was redriven",
         "there is no such dead letter, or it was redriven",
     ]
+
+
+async def test_another_message_with_the_same_origin_is_sent() -> None:
+    """Its topic was deleted and created again, or somebody made the headers up."""
+    made = await RedriveWorld.make()
+    await made.bury(b"made up", dead(3))
+    await made.bury(b"paid", dead(3))
+    await made.bury(b"paid", [*dead(3), ("shape", b"round")])
+    await made.bury(b"paid", dead(3), key=b"k")
+    report = await made.redrive()
+    assert (report.redriven, report.duplicates) == (4, 0)
+    assert made.sent == [b"made up", b"paid", b"paid", b"paid"]
 
 
 async def test_a_key_that_was_made_up_is_dropped_and_another_topic_gets_it_for_all() -> None:

@@ -3,6 +3,7 @@
 The client and the brokers redrive by these rules.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -27,6 +28,7 @@ were redriven."""
 
 _OLD_HEADERS: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
 _DIGITS_MAX: Final = 18
+_DIGEST_BYTES: Final = 16
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -34,7 +36,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 class DeadOrigin(NamedTuple):
     """The message that became a dead letter; after a failover, there may be two of one origin.
 
-    Text: all who may write to the dead-letter topic can make it up.
+    Text: all who may write to the dead-letter topic can make it up. And after a topic was deleted
+    and created again, another message has the same.
     """
 
     group: str
@@ -77,6 +80,22 @@ def note_of(headers: Headers) -> DeadLetterNote | None:
         "" if missing is None else missing or "a part",
         DEAD_KEYLESS_HEADER in texts,
     )
+
+
+def digest_of(
+    note: DeadLetterNote, key: bytes | None, value: bytes | None, headers: Headers
+) -> bytes:
+    """Two dead letters with the same one are of the same message: its origin, key, value and
+    headers are equal."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    parts: list[str | bytes | None] = [*note.origin, None if note.is_keyless else key, value]
+    for name, content in restored_headers(headers, None):
+        parts += (name, content)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        digest.update(b"-" if data is None else b"%d:" % len(data))
+        digest.update(data or b"")
+    return digest.digest()
 
 
 def number_of(text: str) -> int | None:

@@ -18,7 +18,7 @@ from moldau.leases.results import GrantedLeases
 from moldau.leases.tokens import Token
 from moldau.metadata.image import Topic
 from moldau.model.clock import Clock
-from moldau.model.dead_letters import DeadLetterNote, DeadOrigin, note_of, restored_headers
+from moldau.model.dead_letters import DeadLetterNote, digest_of, note_of, restored_headers
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.admin_messages import ROWS_MAX, RedriveOrder, RedriveReport, RedriveRow
@@ -70,7 +70,7 @@ class RedriveRun:
         self._clock = clock
         self._appends = appends
         self._deadline = clock.monotonic() + order.seconds_max
-        self._seen: set[DeadOrigin] = set()
+        self._seen: set[bytes] = set()
         self._spread = 0
         self._is_stopped = False
         self.report = RedriveReport()
@@ -167,12 +167,14 @@ class RedriveRun:
         elif note.missing:
             # It would be another message, and in a compacted topic a tombstone.
             self._failed(partition, record.offset, f"it was cut: {note.missing} is missing")
-        elif not is_named and note.origin in self._seen:
-            self.report.duplicates += 1
-            foreign.append(record.offset)
         else:
-            self._seen.add(note.origin)
-            chosen.append(_Letter(record, note))
+            digest = digest_of(note, record.key, record.value, record.headers)
+            if not is_named and digest in self._seen:
+                self.report.duplicates += 1
+                foreign.append(record.offset)
+            else:
+                self._seen.add(digest)
+                chosen.append(_Letter(record, note))
 
     def _count(self, partition: int, chosen: list[_Letter]) -> None:
         for record, _ in chosen:

@@ -1,7 +1,7 @@
 """Sends dead letters back to their topics, each once.
 
 The dead-letter topic is read through its own queue group, so that redriven messages stay done.
-After a failover a dead letter may be there twice; its origin identifies duplicates.
+After a failover a dead letter may be there twice: with the same origin and the same content.
 """
 
 import logging
@@ -12,7 +12,13 @@ from moldau.client.errors import ClientError
 from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 from moldau.model.dead_letters import REDRIVE_SUFFIX as REDRIVE_SUFFIX
-from moldau.model.dead_letters import DeadLetterNote, DeadOrigin, note_of, restored_headers
+from moldau.model.dead_letters import (
+    DeadLetterNote,
+    DeadOrigin,
+    digest_of,
+    note_of,
+    restored_headers,
+)
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -54,7 +60,7 @@ async def redrive(
     A message is acked after it was sent: a crash in between sends it twice, and never loses it.
     """
     sums = RedriveProgress(0, 0, 0)
-    seen: set[DeadOrigin] = set()
+    seen: set[bytes] = set()
     while limit is None or sums.sent < limit:
         count = BATCH_MESSAGES if limit is None else min(BATCH_MESSAGES, limit - sums.sent)
         messages = await worker.poll(count, idle)
@@ -72,11 +78,13 @@ async def redrive(
             ):
                 sums = sums._replace(skipped=sums.skipped + 1)
                 done.append(message)
-            elif note.origin in seen:
+                continue
+            digest = digest_of(note, message.key, message.value, message.headers)
+            if digest in seen:
                 sums = sums._replace(duplicates=sums.duplicates + 1)
                 done.append(message)
             else:
-                seen.add(note.origin)
+                seen.add(digest)
                 back.setdefault(to or note.origin.topic, []).append(message)
         for topic, own in back.items():
             await _send(worker, send_many, topic, own, is_back=to is None)
