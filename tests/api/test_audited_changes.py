@@ -185,7 +185,7 @@ ROWS: list[Row] = [
     (
         "queue_admin.purge",
         lambda s: s.queue_admin.purge("billing", "orders", Purged.DEAD, confirm="billing"),
-        ["dead messages of orders", "dead messages of billing"],
+        ["dead letters of orders in group billing"] * 2,
     ),
     (
         "cluster_transactions.abort",

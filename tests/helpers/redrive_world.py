@@ -79,7 +79,7 @@ class RedriveWorld:
         self.member += 1
         run = RedriveRun(
             order,
-            self.world.topics[order.target],
+            None if order.target is None else self.world.topics[order.target],
             member=f"redrive-{self.member}",
             clock=self.world.clock,
             appends=cast(Any, _Crashing(self) if is_crashing else self.world.appends),

@@ -268,18 +268,25 @@ async def test_a_group_that_cannot_be_defined_is_a_refusal_with_a_code() -> None
     assert error.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-async def test_a_purge_sums_and_refuses_dead_letters_that_other_groups_have_there() -> None:
+async def test_a_purge_sums_what_leaders_removed() -> None:
     world = AdminWorld()
     world.replies["purge"] = lambda _: PurgeReport(purged=3, is_complete=True)
     assert await world.admin.purge("g", "t", Purged.READY) == (
         PurgeReport(purged=9, is_complete=True),
         [],
     )
+
+
+async def test_a_purge_of_dead_letters_names_the_queue_and_leaves_the_topic() -> None:
+    world = AdminWorld()
+    # Another group may have its dead letters in the same topic.
+    world.groups["h"] = replace(GROUP, name="h")
+    world.replies["redrive"] = lambda _: RedriveReport(redriven=3)
     world.gone = {2: ErrorCode.NETWORK_EXCEPTION}
     assert await world.admin.purge("g", "t", Purged.DEAD) == (
         PurgeReport(purged=3, is_complete=False),
         [2],
     )
-    world.groups["h"] = replace(GROUP, name="h")
-    error = await refusal(world.admin.purge("g", "t", Purged.DEAD))
-    assert error.code is ErrorCode.POLICY_VIOLATION
+    ((_, name, order),) = world.asked
+    assert (name, order.group, order.topic, order.target) == ("redrive", "g", "t", None)
+    assert [options.group for options in world.defined] == ["g.redrive"]

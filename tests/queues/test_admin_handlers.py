@@ -6,17 +6,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 from queue_world import QueueWorld, ack
-from redrive_world import READER, RedriveWorld, dead
+from redrive_world import RedriveWorld, dead
 
-from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
+from moldau.model.queue_headers import DEAD_TRUNCATED_HEADER
 from moldau.queues.admin_handlers import QueueAdminHandlers, as_refused
 from moldau.queues.admin_messages import (
     DeadLettersFound,
     DeadLettersWanted,
-    Purged,
     PurgeOrder,
     PurgeReport,
     QueuePartitions,
@@ -32,7 +31,6 @@ class HandlerWorld:
     def __init__(self, world: QueueWorld) -> None:
         self.world = world
         self.fresh_calls = 0
-        self.trimmed: list[tuple[str, int, int]] = []
         self.names = iter(map(str, range(1_000)))
         self.handlers = QueueAdminHandlers(
             me=ME,
@@ -40,7 +38,6 @@ class HandlerWorld:
             clock=world.clock,
             metadata=cast(Any, self),
             host=world.host,
-            topics=cast(Any, self),
             appends=cast(Any, world.appends),
             new_name=lambda: next(self.names),
         )
@@ -52,12 +49,6 @@ class HandlerWorld:
     async def fresh(self) -> Any:
         self.fresh_calls += 1
         return self.image
-
-    async def delete_records(self, topic: str, partition: int, before: int) -> int:
-        if partition == 9:
-            raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.trimmed.append((topic, partition, before))
-        return 0
 
     def of(self, topic: str, *partitions: int, group: str = "g", **more: Any) -> QueuePartitions:
         return QueuePartitions(
@@ -84,11 +75,9 @@ class HandlerWorld:
             )
         )
 
-    def order(self, topic: Topic, what: Purged, group: str, **more: Any) -> PurgeOrder:
+    def order(self, topic: Topic, **more: Any) -> PurgeOrder:
         fields: dict[str, Any] = {"partitions": [0], "seconds_max": 5.0, **more}
-        return PurgeOrder(
-            what=what, group=group, topic=topic.name, topic_id=topic.topic_id, **fields
-        )
+        return PurgeOrder(group="g", topic=topic.name, topic_id=topic.topic_id, **fields)
 
 
 async def test_a_report_counts_and_names_the_leases() -> None:
@@ -169,25 +158,43 @@ async def test_an_order_to_redrive_is_carried_out_by_the_leader() -> None:
         await handled.handlers.redrive(other)
 
 
-async def test_a_purge_trims_dead_letters_and_acks_ready_messages() -> None:
+async def test_an_order_without_a_target_removes_the_dead_letters_of_one_topic() -> None:
     made = await RedriveWorld.make(3)
-    world = made.world
-    handled = HandlerWorld(world)
+    handled = HandlerWorld(made.world)
     await made.redrive([0])
-    dead_topic = world.topics["g.dead"]
-    purge = handled.handlers.on_purge
-    order = handled.order(dead_topic, Purged.DEAD, READER.name, partitions=[0, 9])
-    report = msgspec.msgpack.decode(
-        await purge(BrokerId(2), msgspec.msgpack.encode(order)), type=PurgeReport
+    await made.bury(b"other topic", dead(9, topic="u"))
+    await made.bury(b"cut", [*dead(5), (DEAD_TRUNCATED_HEADER, b"value")])
+    await made.bury(b"2", dead(2))
+    order = RedriveOrder(
+        group="g",
+        topic="t",
+        dead_topic="g.dead",
+        dead_topic_id=made.world.topics["g.dead"].topic_id,
+        partitions=[(0, None), (7, None)],
+        target=None,
+        validate_only=False,
+        count_max=100,
+        seconds_max=5.0,
     )
-    assert report == PurgeReport(purged=2, is_complete=False)
-    assert handled.trimmed == [("g.dead", 0, HIGH_WATERMARK)]
+    reply = await handled.handlers.on_redrive(BrokerId(2), msgspec.msgpack.encode(order))
+    report = msgspec.msgpack.decode(reply, type=RedriveReport)
+    assert (report.redriven, report.failed, report.is_complete) == (4, 0, False)
+    assert made.sent == [b"0"]
+    assert (await made.redrive()).redriven == 0
+    assert (await made.redrive(topic="u", target="t")).redriven == 1
+
+
+async def test_a_purge_acks_ready_messages() -> None:
+    world = await QueueWorld.make()
+    handled = HandlerWorld(world)
     await world.send(*(str(number).encode() for number in range(700)))
     later = str(world.clock.wall + 60_000).encode()
     await world.send(b"later", headers=[("moldau-deliver-at", later)])
     (taken,) = await world.take(1)
-    ready = await handled.handlers.purge(handled.order(world.topics["t"], Purged.READY, "g"))
-    assert ready == PurgeReport(purged=700, is_complete=True)
+    order = msgspec.msgpack.encode(handled.order(world.topics["t"]))
+    reply = await handled.handlers.on_purge(BrokerId(2), order)
+    ready = msgspec.msgpack.decode(reply, type=PurgeReport)
+    assert ready == PurgeReport(purged=699, is_complete=True)
     (left,) = await handled.handlers.show(handled.of("t", 0))
     assert (left.ready, left.leased, left.delayed) == (0, 1, 1)
     await ack(world, [taken])
@@ -197,7 +204,7 @@ async def test_a_purge_without_time_says_that_there_is_more() -> None:
     world = await QueueWorld.make()
     handled = HandlerWorld(world)
     await world.send(b"a")
-    order = handled.order(world.topics["t"], Purged.READY, "g", seconds_max=0.0)
+    order = handled.order(world.topics["t"], seconds_max=0.0)
     assert await handled.handlers.purge(order) == PurgeReport(purged=0, is_complete=False)
 
 
@@ -206,7 +213,7 @@ async def test_only_so_many_run_at_once() -> None:
     handled = HandlerWorld(world)
     handled.handlers._runs = 4
     with pytest.raises(RefusedError) as caught:
-        await handled.handlers.purge(handled.order(world.topics["t"], Purged.READY, "g"))
+        await handled.handlers.purge(handled.order(world.topics["t"]))
     assert caught.value.code.is_unavailable
 
 

@@ -151,6 +151,19 @@ async def test_a_request_ends_after_so_many_and_says_that_there_is_more() -> Non
     assert (await made.redrive()).redriven == 50
 
 
+async def test_letters_are_removed_each_once_and_a_redrive_finds_them_no_more() -> None:
+    made = await RedriveWorld.make(250)
+    await made.bury(b"other topic", dead(0, topic="u"))
+    await made.redrive([7])
+    removed = await made.redrive(target=None)
+    assert (removed.redriven, removed.failed, removed.is_complete) == (249, 0, True)
+    assert (await made.redrive()).redriven == 0
+    assert made.sent == [b"7"]
+    await made.world.change_leader()
+    assert (await made.redrive(target=None)).redriven == 0
+    assert (await made.redrive(topic="u")).redriven == 1
+
+
 async def test_a_letter_that_another_request_has_is_not_sent() -> None:
     made = await RedriveWorld.make(2)
     await made.world.host.poll(

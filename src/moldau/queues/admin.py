@@ -55,7 +55,8 @@ _RUN_SECONDS: Final = 8.0
 _RUN_MARGIN_SECONDS: Final = 8.0
 """The last step of it may wait for replicas."""
 REDRIVE_MAX: Final = 10_000
-"""Dead letters per request."""
+_PURGE_MAX: Final = 100_000
+"""Dead letters per request and broker."""
 
 A = TypeVar("A", bound=Struct)
 T = TypeVar("T")
@@ -263,14 +264,13 @@ class QueueAdmin:
         *,
         validate_only: bool,
     ) -> Redriven:
-        """Send these dead letters, or all, to the target; at most REDRIVE_MAX per call."""
+        """Send these dead letters, or all, to the target; at most REDRIVE_MAX per broker."""
         group, topic = await self.find(group_name, topic_name)
         target = self._metadata.image.topic(target_name)
         if target is None or target.internal:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{target_name}' does not exist"
             )
-        report = RedriveReport()
         dead_topic = self._metadata.image.topic(group.settings.dead_letter_topic)
         if dead_topic is None:
             if records:
@@ -278,12 +278,35 @@ class QueueAdmin:
                     ErrorCode.RESOURCE_NOT_FOUND,
                     f"Queue group '{group_name}' has no dead letters: its topic does not exist",
                 )
-            return Redriven(report=report, left=0, target=target.name, silent=[])
+            return Redriven(report=RedriveReport(), left=0, target=target.name, silent=[])
         if target.name == dead_topic.name:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"'{target.name}' is where the dead letters are"
             )
         wanted = _by_partition(dead_topic, records)
+        report, silent = await self._run(
+            group, topic, dead_topic, wanted, target=target.name, validate_only=validate_only
+        )
+        if records is not None:
+            left: int | None = max(0, len(set(records)) - report.redriven - report.failed)
+        else:
+            left, silent_too = await self._dead_letters_left(group)
+            silent |= silent_too
+            if left is not None and validate_only:
+                left = max(0, left - report.redriven)
+        return Redriven(report=report, left=left, target=target.name, silent=sorted(silent))
+
+    async def _run(
+        self,
+        group: QueueGroup,
+        topic: Topic,
+        dead_topic: Topic,
+        wanted: Mapping[int, list[int] | None],
+        *,
+        target: str | None,
+        validate_only: bool = False,
+    ) -> tuple[RedriveReport, set[int]]:
+        """Leaders send these dead letters to the target, or remove them without one."""
         if not validate_only:
             await self._define_reader(group.name + REDRIVE_SUFFIX, dead_topic)
         orders = {
@@ -293,9 +316,9 @@ class QueueAdmin:
                 dead_topic=dead_topic.name,
                 dead_topic_id=dead_topic.topic_id,
                 partitions=[(index, wanted[index]) for index in theirs],
-                target=target.name,
+                target=target,
                 validate_only=validate_only,
-                count_max=REDRIVE_MAX,
+                count_max=_PURGE_MAX if target is None else REDRIVE_MAX,
                 seconds_max=_RUN_SECONDS,
             )
             for leader, theirs in self._by_leader(dead_topic, wanted).items()
@@ -307,6 +330,7 @@ class QueueAdmin:
             RedriveReport,
             _RUN_SECONDS + _RUN_MARGIN_SECONDS,
         )
+        report = RedriveReport()
         for one in replies.values():
             report.redriven += one.redriven
             report.failed += one.failed
@@ -315,14 +339,7 @@ class QueueAdmin:
             report.is_complete &= one.is_complete
         report.is_complete &= not silent
         report.rows.sort()
-        if records is not None:
-            left: int | None = max(0, len(set(records)) - report.redriven - report.failed)
-        else:
-            left, silent_too = await self._dead_letters_left(group)
-            silent |= silent_too
-            if left is not None and validate_only:
-                left = max(0, left - report.redriven)
-        return Redriven(report=report, left=left, target=target.name, silent=sorted(silent))
+        return report, silent
 
     async def _define_reader(self, name: str, dead_topic: Topic) -> None:
         """The queue group whose state says what was redriven. Without a limit of attempts: a
@@ -347,20 +364,13 @@ class QueueAdmin:
     async def purge(
         self, group_name: str, topic_name: str, what: Purged
     ) -> tuple[PurgeReport, list[int]]:
-        """Remove the dead letters of a group, or the ready messages of a queue."""
+        """Remove the dead letters, or the ready messages, of a queue."""
         group, topic = await self.find(group_name, topic_name)
-        reader = group.name
         if what is Purged.DEAD:
-            self._check_unshared(group)
-            reader += REDRIVE_SUFFIX
-            dead_topic = self._metadata.image.topic(group.settings.dead_letter_topic)
-            if dead_topic is None:
-                return PurgeReport(purged=0, is_complete=True), []
-            topic = dead_topic
+            return await self._purge_dead(group, topic)
         orders = {
             leader: PurgeOrder(
-                what=what,
-                group=reader,
+                group=group.name,
                 topic=topic.name,
                 topic_id=topic.topic_id,
                 partitions=theirs,
@@ -383,19 +393,15 @@ class QueueAdmin:
         )
         return report, sorted(silent)
 
-    def _check_unshared(self, group: QueueGroup) -> None:
-        dead = group.settings.dead_letter_topic
-        others = [
-            one.name
-            for one in self._metadata.image.queue_groups.values()
-            if one.name != group.name and one.settings.dead_letter_topic == dead
-        ]
-        if others:
-            raise RefusedError(
-                ErrorCode.POLICY_VIOLATION,
-                f"Topic '{dead}' also has the dead letters of {len(others)} other queue groups, "
-                f"as of '{min(others)}': delete its records, if none of them needs them",
-            )
+    async def _purge_dead(self, group: QueueGroup, topic: Topic) -> tuple[PurgeReport, list[int]]:
+        """Not by deleting records: others of the dead-letter topic may be of other queues."""
+        dead_topic = self._metadata.image.topic(group.settings.dead_letter_topic)
+        if dead_topic is None:
+            return PurgeReport(purged=0, is_complete=True), []
+        report, silent = await self._run(
+            group, topic, dead_topic, _by_partition(dead_topic, None), target=None
+        )
+        return PurgeReport(purged=report.redriven, is_complete=report.is_complete), sorted(silent)
 
     # ---- the leaders
 

@@ -8,7 +8,6 @@ from typing import Final
 import msgspec
 
 from moldau.control.metadata_store import MetadataStore
-from moldau.control.topic_service import HIGH_WATERMARK, TopicService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.leases.commands import Ack
 from moldau.metadata.image import Topic
@@ -22,7 +21,6 @@ from moldau.queues.admin_messages import (
     DeadLettersFound,
     DeadLettersWanted,
     PartitionReport,
-    Purged,
     PurgeOrder,
     PurgeReport,
     QueuePartitions,
@@ -80,7 +78,6 @@ class QueueAdminHandlers:
         clock: Clock,
         metadata: MetadataStore,
         host: QueueHost,
-        topics: TopicService,
         appends: AppendForwarder,
         new_name: Callable[[], str],
     ) -> None:
@@ -90,7 +87,6 @@ class QueueAdminHandlers:
         self._clock = clock
         self._metadata = metadata
         self._host = host
-        self._topics = topics
         self._appends = appends
         self._new_name = new_name
         self._runs = 0
@@ -184,15 +180,15 @@ class QueueAdminHandlers:
 
     async def redrive(self, order: RedriveOrder) -> RedriveReport:
         dead_topic = await self._topic(order.dead_topic, order.dead_topic_id)
-        target = self._metadata.image.topic(order.target)
-        if target is None:
+        target = None if order.target is None else self._metadata.image.topic(order.target)
+        if target is None and order.target is not None:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{order.target}' does not exist"
             )
         run = RedriveRun(
             order,
             target,
-            member=self._member("redrive"),
+            member=self._member("purge" if target is None else "redrive"),
             clock=self._clock,
             appends=self._appends,
         )
@@ -224,33 +220,9 @@ class QueueAdminHandlers:
     async def purge(self, order: PurgeOrder) -> PurgeReport:
         topic = await self._topic(order.topic, order.topic_id)
         with self._counted():
-            if order.what is Purged.DEAD:
-                return await self._purge_dead(order, topic)
-            return await self._purge_ready(order, topic)
+            return await self._purge(order, topic)
 
-    async def _purge_dead(self, order: PurgeOrder, topic: Topic) -> PurgeReport:
-        there = QueuePartitions(
-            group=order.group,
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partitions=order.partitions,
-            or_log=True,
-        )
-        counts = {one.partition: one for one in await self.show(there)}
-        purged, is_complete = 0, True
-        for index in order.partitions:
-            try:
-                await self._topics.delete_records(topic.name, index, HIGH_WATERMARK)
-            except RefusedError as error:
-                if not error.code.is_unavailable:
-                    raise
-                is_complete = False
-                continue
-            found = counts.get(index)
-            purged += 0 if found is None else found.ready + found.leased + found.delayed
-        return PurgeReport(purged=purged, is_complete=is_complete)
-
-    async def _purge_ready(self, order: PurgeOrder, topic: Topic) -> PurgeReport:
+    async def _purge(self, order: PurgeOrder, topic: Topic) -> PurgeReport:
         """Lease what is ready, as a worker, and ack it."""
         group = await self._group(order.group, topic, is_needed=True)
         if group is None:

@@ -93,14 +93,17 @@ class DeadLettersFound(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class RedriveOrder(Struct, frozen=True, kw_only=True, array_like=True):
-    """Dead letters of `topic` to send to `target`. A partition without offsets: all of it."""
+    """Dead letters of `topic` to send to `target`; None: to remove.
+
+    A partition without offsets: all of it.
+    """
 
     group: str
     topic: str
     dead_topic: str
     dead_topic_id: bytes
     partitions: list[tuple[int, list[int] | None]]
-    target: str
+    target: str | None
     validate_only: bool
     count_max: int
     seconds_max: float
@@ -118,6 +121,7 @@ class RedriveRow(NamedTuple):
 
 class RedriveReport(Struct, kw_only=True, array_like=True):
     redriven: int = 0
+    """Or removed."""
     failed: int = 0
     duplicates: int = 0
     """Of a message that was redriven before in the same run: settled, and not sent again."""
@@ -135,9 +139,8 @@ class Purged(StrEnum):
 
 
 class PurgeOrder(Struct, frozen=True, kw_only=True, array_like=True):
-    """`topic` is the dead-letter topic for DEAD, and `group` the one that redrives from it."""
+    """Ready messages to remove. Dead letters are removed by a RedriveOrder."""
 
-    what: Purged
     group: str
     topic: str
     topic_id: bytes

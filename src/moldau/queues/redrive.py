@@ -1,8 +1,10 @@
 """Sends dead letters of the partitions that this broker leads back to a queue, or to another topic.
+Or removes them from the queue.
 
 A letter is leased, sent with acks=all, and settled after that, in the queue group G.redrive that
 `moldau queue redrive` uses, too: what was settled is not sent again by anyone, and what was sent
-and not settled in a crash is sent again when its lease has expired.
+and not settled in a crash is sent again when its lease has expired. One that is removed is settled
+in the same way, and not sent: the record stays in its topic until retention deletes it.
 """
 
 import asyncio
@@ -53,12 +55,13 @@ class _Letter(NamedTuple):
 
 
 class RedriveRun:
-    """Carries out one order on one broker. `member` is the name under which it leases."""
+    """Carries out one order on one broker. `member` is the name under which it leases. Without a
+    target, letters are removed."""
 
     def __init__(
         self,
         order: RedriveOrder,
-        target: Topic,
+        target: Topic | None,
         *,
         member: str,
         clock: Clock,
@@ -98,7 +101,7 @@ class RedriveRun:
         scan: DeadLetterScan,
         queue: QueuePartition | None,
     ) -> None:
-        """Redrive these letters of a partition, or all; without a queue, only count them.
+        """Redrive or remove these letters of a partition, or all; without a queue, only count them.
 
         Raises QueueRefusedError.
         """
@@ -164,6 +167,8 @@ class RedriveRun:
         elif note.origin.topic != order.topic:
             if is_named:
                 self._failed(partition, record.offset, f"it is of topic {note.origin.topic!r}")
+        elif self._target is None:
+            chosen.append(_Letter(record, note))
         elif note.missing:
             # It would be another message, and in a compacted topic a tombstone.
             self._failed(partition, record.offset, f"it was cut: {note.missing} is missing")
@@ -205,7 +210,12 @@ class RedriveRun:
                 self._failed(partition, letter.record.offset, why)
         self._is_stopped |= is_full
         done = {offset for offset in foreign if offset in tokens}
-        sent = await self._send(partition, letters) if letters else {}
+        if self._target is None:
+            done |= {letter.record.offset for letter in letters}
+            if await self._settle(queue, tokens, done):
+                self.report.redriven += len(letters)
+            return
+        sent = await self._send(self._target, partition, letters) if letters else {}
         done |= sent.keys()
         await self._settle(queue, tokens, done)
         for offset, (target_partition, target_offset) in sent.items():
@@ -242,7 +252,7 @@ class RedriveRun:
 
     async def _settle(
         self, queue: QueuePartition, tokens: Mapping[Offset, Token], done: set[Offset]
-    ) -> None:
+    ) -> bool:
         acks = tuple(token for offset, token in tokens.items() if offset in done)
         nacks = tuple(token for offset, token in tokens.items() if offset not in done)
         member = self._member
@@ -255,13 +265,17 @@ class RedriveRun:
         except QueueRefusedError as error:
             log.warning("%d dead letters may be redriven again: %s", len(acks), error)
             self._is_stopped = True
+            return False
+        return True
 
     # ---- sending
 
-    async def _send(self, partition: int, letters: list[_Letter]) -> dict[Offset, tuple[int, int]]:
+    async def _send(
+        self, target: Topic, partition: int, letters: list[_Letter]
+    ) -> dict[Offset, tuple[int, int]]:
         """Where each is now, of those that were stored on enough replicas."""
         by_partition: dict[int, list[_Letter]] = defaultdict(list)
-        count = len(self._target.partitions)
+        count = len(target.partitions)
         for letter in letters:
             key = None if letter.note.is_keyless else letter.record.key
             if key is None:
@@ -272,7 +286,7 @@ class RedriveRun:
         stored: dict[Offset, tuple[int, int]] = {}
         await asyncio.gather(
             *(
-                self._send_to(index, theirs, partition, stored)
+                self._send_to((target, index), theirs, partition, stored)
                 for index, theirs in by_partition.items()
             )
         )
@@ -280,40 +294,41 @@ class RedriveRun:
 
     async def _send_to(
         self,
-        index: int,
+        to: tuple[Topic, int],
         letters: list[_Letter],
         partition: int,
         stored: dict[Offset, tuple[int, int]],
     ) -> None:
-        appended = await self._append(index, letters)
+        appended = await self._append(to, letters)
         if appended.error in _RETRY_SINGLY and len(letters) > 1:
             for letter in letters:
-                await self._send_to(index, [letter], partition, stored)
+                await self._send_to(to, [letter], partition, stored)
             return
         for number, letter in enumerate(letters):
             if appended.error is ErrorCode.NONE:
-                stored[letter.record.offset] = index, appended.base_offset + number
+                stored[letter.record.offset] = to[1], appended.base_offset + number
             else:
                 why = appended.message or appended.error.name
                 if appended.is_uncertain:
                     why += " (it may have been stored)"
                 self._failed(partition, letter.record.offset, why)
 
-    async def _append(self, index: int, letters: list[_Letter]) -> AppendResult:
-        records = [self._restored(letter) for letter in letters]
+    async def _append(self, to: tuple[Topic, int], letters: list[_Letter]) -> AppendResult:
+        target, index = to
+        records = [self._restored(target, letter) for letter in letters]
         return await self._appends.append(
-            self._target,
+            target,
             index,
             build_batch(records),
             acks=ACKS_ALL,
             timeout_seconds=_APPEND_SECONDS_MAX,
         )
 
-    def _restored(self, letter: _Letter) -> Record:
+    def _restored(self, target: Topic, letter: _Letter) -> Record:
         """The message that it was, with the current time: by its own, retention might delete it at
         once. Back in its topic, it is for this queue only: others have had it."""
         record, note = letter
-        is_back = self._target.name == note.origin.topic
+        is_back = target.name == note.origin.topic
         group = note.origin.group.encode() if is_back else None
         return record._replace(
             key=None if note.is_keyless else record.key,

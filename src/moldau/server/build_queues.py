@@ -113,7 +113,6 @@ def _build_admin(
         clock=parts.clock,
         metadata=parts.metadata,
         host=host,
-        topics=parts.topics,
         appends=appends,
         new_name=lambda: parts.new_uuid().hex,
     )

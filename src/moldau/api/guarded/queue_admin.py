@@ -87,16 +87,18 @@ class GuardedQueueAdmin:
     async def purge(
         self, group: str, topic: str, what: Purged, *, confirm: str
     ) -> tuple[PurgeReport, list[int]]:
-        """Removes the dead letters of a group, or the ready messages of a queue; and the brokers
-        that did not respond. `confirm` must be the name of the group."""
+        """Removes the dead letters, or the ready messages, of a queue; and the brokers that did not
+        respond. `confirm` must be the name of the group."""
         if confirm != group:
             refused = RefusedError(
                 ErrorCode.INVALID_REQUEST, "'confirm' is not the name of the queue group"
             )
             refused.hint = f"nothing was removed; to do it, give confirm: {group}"
             raise refused
-        self._guard.check("queue_admin.purge", _GROUP, group, f"{what} messages of {topic}")
-        self._guard.check("queue_admin.purge", _TOPIC, topic, f"{what} messages of {group}")
+        removed = "dead letters" if what is Purged.DEAD else "ready messages"
+        about = f"{removed} of {topic} in group {group}"
+        self._guard.check("queue_admin.purge", _GROUP, group, about)
+        self._guard.check("queue_admin.purge", _TOPIC, topic, about)
         if what is Purged.DEAD:
             await self._check_letters("queue_admin.delete_letters", group)
         return await self._service.purge(group, topic, what)

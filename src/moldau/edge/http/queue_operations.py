@@ -48,7 +48,7 @@ QUEUE_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("POST", "/api/v1/queues/{group}/{topic}/purge"): Operation(
         "purgeQueue",
-        "Remove the dead letters of a queue group, or the ready messages of a queue",
+        "Remove the dead letters, or the ready messages, of a queue",
         {200: PurgeReply},
         {},
         body=PurgeWanted,
