@@ -16,7 +16,7 @@ from moldau.model.ids import BrokerId, Epoch, Offset, TimestampMs
 from moldau.model.queue_limits import ATTEMPTS_MAX
 from moldau.net.peers.methods import PeerMethod
 from moldau.queues import admin_handlers
-from moldau.queues.admin import DeadLetterPosition, QueueAdmin
+from moldau.queues.admin import DeadLetterPosition, LeaderRefusal, PurgeResult, QueueAdmin
 from moldau.queues.admin_messages import (
     DeadLettersFound,
     DeadLettersWanted,
@@ -58,6 +58,7 @@ class AdminWorld:
     def __init__(self) -> None:
         self.groups = {"g": GROUP}
         self.topics = dict(TOPICS)
+        self.later: dict[str, Any] = {}
         self.leaderless: set[tuple[str, int]] = set()
         self.gone: dict[int, ErrorCode] = {}
         self.asked: list[tuple[int, str, Any]] = []
@@ -81,6 +82,7 @@ class AdminWorld:
         return SimpleNamespace(topic=self.topics.get, queue_groups=self.groups)
 
     async def fresh(self) -> Any:
+        self.topics.update(self.later)
         return self.image
 
     def _leader_of(self, topic: Any, index: int) -> Leader:
@@ -156,6 +158,45 @@ async def test_a_refusal_that_is_no_outage_is_passed_on() -> None:
     world = AdminWorld()
     world.gone = {2: ErrorCode.POLICY_VIOLATION}
     assert (await refusal(world.admin.show("g", "t"))).code is ErrorCode.POLICY_VIOLATION
+
+
+REFUSED = LeaderRefusal(2, [1], "POLICY_VIOLATION")
+UNREADY = LeaderRefusal(1, [0], "it loads")
+
+
+async def test_what_others_did_is_reported_with_the_refusal_of_one() -> None:
+    world = AdminWorld()
+    world.gone = {2: ErrorCode.POLICY_VIOLATION}
+    world.replies["redrive"] = lambda _: RedriveReport(redriven=7, refusals={"it loads": [0]})
+    done = await world.admin.redrive(
+        "g", "t", [DeadLetterPosition(0, 1), DeadLetterPosition(1, 2)], "t", validate_only=False
+    )
+    assert (done.report.redriven, done.report.is_complete, done.silent) == (7, False, [])
+    assert done.refused == [UNREADY, REFUSED]
+    every = await world.admin.redrive("g", "t", None, "t", validate_only=False)
+    assert (every.report.redriven, every.left, every.refused) == (7, None, [UNREADY, REFUSED])
+    removed = await world.admin.purge("g", "t", Purged.DEAD)
+    assert (removed.purged, removed.is_complete) == (7, False)
+    assert removed.refused == [UNREADY, REFUSED]
+    world.replies["purge"] = lambda _: PurgeReport(purged=3, is_complete=True)
+    removed = await world.admin.purge("g", "t", Purged.READY)
+    assert (removed.purged, removed.is_complete, removed.refused) == (6, False, [REFUSED])
+
+
+async def test_a_refusal_by_all_is_raised() -> None:
+    world = AdminWorld()
+    world.gone = {2: ErrorCode.POLICY_VIOLATION}
+    wanted = [DeadLetterPosition(1, 2)]
+    error = await refusal(world.admin.redrive("g", "t", wanted, "t", validate_only=False))
+    assert error.code is ErrorCode.POLICY_VIOLATION
+
+
+async def test_a_target_that_another_broker_has_just_created_is_found() -> None:
+    world = AdminWorld()
+    world.replies["redrive"] = lambda _: RedriveReport(redriven=1)
+    world.later["new"] = topic("new", (1,))
+    done = await world.admin.redrive("g", "t", None, "new", validate_only=False)
+    assert (done.report.redriven, done.target) == (2, "new")
 
 
 def letters(wanted: DeadLettersWanted) -> DeadLettersFound:
@@ -255,10 +296,7 @@ async def test_without_a_dead_letter_topic_there_is_nothing_to_redrive() -> None
     assert (done.report.redriven, done.left) == (0, 0)
     named = world.admin.redrive("g", "t", [DeadLetterPosition(0, 0)], "t", validate_only=False)
     assert (await refusal(named)).code is ErrorCode.RESOURCE_NOT_FOUND
-    assert await world.admin.purge("g", "t", Purged.DEAD) == (
-        PurgeReport(purged=0, is_complete=True),
-        [],
-    )
+    assert await world.admin.purge("g", "t", Purged.DEAD) == PurgeResult(purged=0, is_complete=True)
 
 
 async def test_a_group_that_cannot_be_defined_is_a_refusal_with_a_code() -> None:
@@ -271,9 +309,8 @@ async def test_a_group_that_cannot_be_defined_is_a_refusal_with_a_code() -> None
 async def test_a_purge_sums_what_leaders_removed() -> None:
     world = AdminWorld()
     world.replies["purge"] = lambda _: PurgeReport(purged=3, is_complete=True)
-    assert await world.admin.purge("g", "t", Purged.READY) == (
-        PurgeReport(purged=9, is_complete=True),
-        [],
+    assert await world.admin.purge("g", "t", Purged.READY) == PurgeResult(
+        purged=9, is_complete=True
     )
 
 
@@ -283,9 +320,8 @@ async def test_a_purge_of_dead_letters_names_the_queue_and_leaves_the_topic() ->
     world.groups["h"] = replace(GROUP, name="h")
     world.replies["redrive"] = lambda _: RedriveReport(redriven=3)
     world.gone = {2: ErrorCode.NETWORK_EXCEPTION}
-    assert await world.admin.purge("g", "t", Purged.DEAD) == (
-        PurgeReport(purged=3, is_complete=False),
-        [2],
+    assert await world.admin.purge("g", "t", Purged.DEAD) == PurgeResult(
+        purged=3, is_complete=False, silent=[2]
     )
     ((_, name, order),) = world.asked
     assert (name, order.group, order.topic, order.target) == ("redrive", "g", "t", None)

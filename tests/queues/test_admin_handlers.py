@@ -31,6 +31,7 @@ class HandlerWorld:
     def __init__(self, world: QueueWorld) -> None:
         self.world = world
         self.fresh_calls = 0
+        self.later: dict[str, Topic] = {}
         self.names = iter(map(str, range(1_000)))
         self.handlers = QueueAdminHandlers(
             me=ME,
@@ -48,6 +49,7 @@ class HandlerWorld:
 
     async def fresh(self) -> Any:
         self.fresh_calls += 1
+        self.world.topics.update(self.later)
         return self.image
 
     def of(self, topic: str, *partitions: int, group: str = "g", **more: Any) -> QueuePartitions:
@@ -73,6 +75,21 @@ class HandlerWorld:
                 count_max=count,
                 bytes_max=bytes_max,
             )
+        )
+
+    def redrive_order(
+        self, partitions: list[tuple[int, list[int] | None]], target: str | None = "t"
+    ) -> RedriveOrder:
+        return RedriveOrder(
+            group="g",
+            topic="t",
+            dead_topic="g.dead",
+            dead_topic_id=self.world.topics["g.dead"].topic_id,
+            partitions=partitions,
+            target=target,
+            validate_only=False,
+            count_max=100,
+            seconds_max=5.0,
         )
 
     def order(self, topic: Topic, **more: Any) -> PurgeOrder:
@@ -136,20 +153,11 @@ async def test_header_names_that_are_no_text_survive_the_way() -> None:
 async def test_an_order_to_redrive_is_carried_out_by_the_leader() -> None:
     made = await RedriveWorld.make(2)
     handled = HandlerWorld(made.world)
-    order = RedriveOrder(
-        group="g",
-        topic="t",
-        dead_topic="g.dead",
-        dead_topic_id=made.world.topics["g.dead"].topic_id,
-        partitions=[(0, [1]), (7, [3])],
-        target="t",
-        validate_only=False,
-        count_max=10,
-        seconds_max=5.0,
-    )
+    order = handled.redrive_order([(0, [1]), (7, [3])])
     reply = await handled.handlers.on_redrive(BrokerId(2), msgspec.msgpack.encode(order))
     report = msgspec.msgpack.decode(reply, type=RedriveReport)
     assert (report.redriven, report.failed, report.is_complete) == (1, 1, False)
+    assert list(report.refusals.values()) == [[7]]
     gone = msgspec.structs.replace(order, target="none")
     with pytest.raises(RefusedError, match="does not exist"):
         await handled.handlers.redrive(gone)
@@ -165,17 +173,7 @@ async def test_an_order_without_a_target_removes_the_dead_letters_of_one_topic()
     await made.bury(b"other topic", dead(9, topic="u"))
     await made.bury(b"cut", [*dead(5), (DEAD_TRUNCATED_HEADER, b"value")])
     await made.bury(b"2", dead(2))
-    order = RedriveOrder(
-        group="g",
-        topic="t",
-        dead_topic="g.dead",
-        dead_topic_id=made.world.topics["g.dead"].topic_id,
-        partitions=[(0, None), (7, None)],
-        target=None,
-        validate_only=False,
-        count_max=100,
-        seconds_max=5.0,
-    )
+    order = handled.redrive_order([(0, None), (7, None)], target=None)
     reply = await handled.handlers.on_redrive(BrokerId(2), msgspec.msgpack.encode(order))
     report = msgspec.msgpack.decode(reply, type=RedriveReport)
     assert (report.redriven, report.failed, report.is_complete) == (4, 0, False)
@@ -206,6 +204,32 @@ async def test_a_purge_without_time_says_that_there_is_more() -> None:
     await world.send(b"a")
     order = handled.order(world.topics["t"], seconds_max=0.0)
     assert await handled.handlers.purge(order) == PurgeReport(purged=0, is_complete=False)
+
+
+async def test_a_refusal_in_the_middle_keeps_what_was_done() -> None:
+    made = await RedriveWorld.make(2)
+    handled = HandlerWorld(made.world)
+    found = handled.handlers._scan
+
+    async def scan(group: str, topic: Topic, index: int, **more: Any) -> Any:
+        if index == 1:
+            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, "it was deleted")
+        return await found(group, topic, index, **more)
+
+    handled.handlers._scan = scan  # type: ignore[method-assign]
+    order = handled.redrive_order([(0, None), (1, None)])
+    report = await handled.handlers.redrive(order)
+    assert (report.redriven, report.is_complete) == (2, False)
+    assert report.refusals == {"it was deleted": [1]}
+
+
+async def test_a_target_that_another_broker_has_just_created_is_found_by_the_leader() -> None:
+    made = await RedriveWorld.make(1)
+    handled = HandlerWorld(made.world)
+    await made.world.create("new", 1)
+    handled.later["new"] = made.world.topics.pop("new")
+    report = await handled.handlers.redrive(handled.redrive_order([(0, None)], target="new"))
+    assert (report.redriven, handled.fresh_calls) == (1, 1)
 
 
 async def test_only_so_many_run_at_once() -> None:

@@ -88,13 +88,30 @@ class DeadLetterPage(Struct, frozen=True, kw_only=True):
     silent: list[int]
 
 
+class LeaderRefusal(NamedTuple):
+    """What a leader did not do, or not to the end."""
+
+    broker: int
+    partitions: list[int]
+    error: str
+
+
 class Redriven(Struct, frozen=True, kw_only=True):
     report: RedriveReport
     left: int | None
     """Of all: dead letters that are not redriven, of all topics of the group; None if unknown. Of
     those that were named: those that nobody looked at."""
     target: str
+    refused: list[LeaderRefusal]
+    """Others may have done their part."""
     silent: list[int]
+
+
+class PurgeResult(Struct, frozen=True, kw_only=True):
+    purged: int
+    is_complete: bool
+    refused: list[LeaderRefusal] = []
+    silent: list[int] = []
 
 
 class QueueAdmin:
@@ -267,6 +284,9 @@ class QueueAdmin:
         """Send these dead letters, or all, to the target; at most REDRIVE_MAX per broker."""
         group, topic = await self.find(group_name, topic_name)
         target = self._metadata.image.topic(target_name)
+        if target is None:
+            # It may have been created on another broker just now.
+            target = (await self._metadata.fresh()).topic(target_name)
         if target is None or target.internal:
             raise RefusedError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{target_name}' does not exist"
@@ -278,23 +298,32 @@ class QueueAdmin:
                     ErrorCode.RESOURCE_NOT_FOUND,
                     f"Queue group '{group_name}' has no dead letters: its topic does not exist",
                 )
-            return Redriven(report=RedriveReport(), left=0, target=target.name, silent=[])
+            return Redriven(
+                report=RedriveReport(), left=0, target=target.name, refused=[], silent=[]
+            )
         if target.name == dead_topic.name:
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"'{target.name}' is where the dead letters are"
             )
         wanted = _by_partition(dead_topic, records)
-        report, silent = await self._run(
+        report, refused, silent = await self._run(
             group, topic, dead_topic, wanted, target=target.name, validate_only=validate_only
         )
         if records is not None:
             left: int | None = max(0, len(set(records)) - report.redriven - report.failed)
         else:
-            left, silent_too = await self._dead_letters_left(group)
-            silent |= silent_too
+            try:
+                left, silent_too = await self._dead_letters_left(group)
+                silent |= silent_too
+            except RefusedError as error:
+                # What was sent is reported even so.
+                log.debug("the dead letters that are left are not known: %s", error)
+                left = None
             if left is not None and validate_only:
                 left = max(0, left - report.redriven)
-        return Redriven(report=report, left=left, target=target.name, silent=sorted(silent))
+        return Redriven(
+            report=report, left=left, target=target.name, refused=refused, silent=sorted(silent)
+        )
 
     async def _run(
         self,
@@ -305,7 +334,7 @@ class QueueAdmin:
         *,
         target: str | None,
         validate_only: bool = False,
-    ) -> tuple[RedriveReport, set[int]]:
+    ) -> tuple[RedriveReport, list[LeaderRefusal], set[int]]:
         """Leaders send these dead letters to the target, or remove them without one."""
         if not validate_only:
             await self._define_reader(group.name + REDRIVE_SUFFIX, dead_topic)
@@ -323,23 +352,30 @@ class QueueAdmin:
             )
             for leader, theirs in self._by_leader(dead_topic, wanted).items()
         }
-        replies, silent = await self._ask_all(
+        replies, failures, silent = await self._ask_each(
             PeerMethod.QUEUE_REDRIVE,
             orders,
             self._handlers.redrive,
             RedriveReport,
             _RUN_SECONDS + _RUN_MARGIN_SECONDS,
         )
+        refused = _refused(
+            failures,
+            {leader: [at for at, _ in order.partitions] for leader, order in orders.items()},
+        )
+        if refused and not replies and not silent:
+            raise next(iter(failures.values()))
         report = RedriveReport()
-        for one in replies.values():
+        for leader, one in replies.items():
+            refused += _of_report(leader, one.refusals)
             report.redriven += one.redriven
             report.failed += one.failed
             report.duplicates += one.duplicates
             report.rows += one.rows[: ROWS_MAX - len(report.rows)]
             report.is_complete &= one.is_complete
-        report.is_complete &= not silent
+        report.is_complete &= not silent and not refused
         report.rows.sort()
-        return report, silent
+        return report, sorted(refused), silent
 
     async def _define_reader(self, name: str, dead_topic: Topic) -> None:
         """The queue group whose state says what was redriven. Without a limit of attempts: a
@@ -361,9 +397,7 @@ class QueueAdmin:
 
     # ---- purge
 
-    async def purge(
-        self, group_name: str, topic_name: str, what: Purged
-    ) -> tuple[PurgeReport, list[int]]:
+    async def purge(self, group_name: str, topic_name: str, what: Purged) -> PurgeResult:
         """Remove the dead letters, or the ready messages, of a queue."""
         group, topic = await self.find(group_name, topic_name)
         if what is Purged.DEAD:
@@ -380,28 +414,40 @@ class QueueAdmin:
                 topic, [part.index for part in topic.partitions]
             ).items()
         }
-        replies, silent = await self._ask_all(
+        replies, failures, silent = await self._ask_each(
             PeerMethod.QUEUE_PURGE,
             orders,
             self._handlers.purge,
             PurgeReport,
             _RUN_SECONDS + _RUN_MARGIN_SECONDS,
         )
-        report = PurgeReport(
+        refused = _refused(failures, {leader: order.partitions for leader, order in orders.items()})
+        if refused and not replies and not silent:
+            raise next(iter(failures.values()))
+        for leader, one in replies.items():
+            refused += _of_report(leader, one.refusals)
+        is_complete = not refused and not silent
+        return PurgeResult(
             purged=sum(one.purged for one in replies.values()),
-            is_complete=not silent and all(one.is_complete for one in replies.values()),
+            is_complete=is_complete and all(one.is_complete for one in replies.values()),
+            refused=sorted(refused),
+            silent=sorted(silent),
         )
-        return report, sorted(silent)
 
-    async def _purge_dead(self, group: QueueGroup, topic: Topic) -> tuple[PurgeReport, list[int]]:
+    async def _purge_dead(self, group: QueueGroup, topic: Topic) -> PurgeResult:
         """Not by deleting records: others of the dead-letter topic may be of other queues."""
         dead_topic = self._metadata.image.topic(group.settings.dead_letter_topic)
         if dead_topic is None:
-            return PurgeReport(purged=0, is_complete=True), []
-        report, silent = await self._run(
+            return PurgeResult(purged=0, is_complete=True)
+        report, refused, silent = await self._run(
             group, topic, dead_topic, _by_partition(dead_topic, None), target=None
         )
-        return PurgeReport(purged=report.redriven, is_complete=report.is_complete), sorted(silent)
+        return PurgeResult(
+            purged=report.redriven,
+            is_complete=report.is_complete,
+            refused=refused,
+            silent=sorted(silent),
+        )
 
     # ---- the leaders
 
@@ -423,9 +469,26 @@ class QueueAdmin:
 
         An error that is not about their availability is raised.
         """
+        replies, failures, silent = await self._ask_each(
+            method, requests, handle_here, kind, seconds_max
+        )
+        for failure in failures.values():
+            raise failure
+        return replies, silent
+
+    async def _ask_each(
+        self,
+        method: PeerMethod,
+        requests: Mapping[BrokerId, A],
+        handle_here: Callable[[A], Awaitable[T]],
+        kind: type[T],
+        seconds_max: float,
+    ) -> tuple[dict[BrokerId, T], dict[BrokerId, RefusedError], set[int]]:
+        """The replies, the refusals that are not about availability, and the brokers that gave
+        neither; -1 for partitions without a leader."""
         silent: set[int] = set()
         replies: dict[BrokerId, T] = {}
-        failures: list[RefusedError] = []
+        failures: dict[BrokerId, RefusedError] = {}
 
         async def ask(broker: BrokerId, request: A) -> None:
             try:
@@ -441,19 +504,31 @@ class QueueAdmin:
                 log.debug("broker %d sent an invalid reply to %s: %s", broker, method.name, error)
                 silent.add(broker)
             except RefusedError as error:
-                if not error.code.is_unavailable and error.code not in _OLD:
-                    failures.append(error)
                 log.debug("broker %d did not respond to %s: %s", broker, method.name, error)
-                silent.add(broker)
+                if error.code.is_unavailable or error.code in _OLD:
+                    silent.add(broker)
+                else:
+                    failures[broker] = error
 
         await asyncio.gather(*(ask(broker, request) for broker, request in requests.items()))
-        if failures:
-            raise failures[0]
-        return replies, silent
+        return replies, failures, silent
 
 
 _OLD: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION})
 """Of a broker that does not know the method yet."""
+
+
+def _refused(
+    failures: Mapping[BrokerId, RefusedError], partitions: Mapping[BrokerId, Sequence[int]]
+) -> list[LeaderRefusal]:
+    return [
+        LeaderRefusal(broker, list(partitions[broker]), str(error))
+        for broker, error in failures.items()
+    ]
+
+
+def _of_report(broker: BrokerId, refusals: Mapping[str, list[int]]) -> list[LeaderRefusal]:
+    return [LeaderRefusal(broker, partitions, error) for error, partitions in refusals.items()]
 
 
 def _unreadable_topic(dead_topic: str) -> str:

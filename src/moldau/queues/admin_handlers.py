@@ -180,11 +180,7 @@ class QueueAdminHandlers:
 
     async def redrive(self, order: RedriveOrder) -> RedriveReport:
         dead_topic = await self._topic(order.dead_topic, order.dead_topic_id)
-        target = None if order.target is None else self._metadata.image.topic(order.target)
-        if target is None and order.target is not None:
-            raise RefusedError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{order.target}' does not exist"
-            )
+        target = None if order.target is None else await self._target(order.target)
         run = RedriveRun(
             order,
             target,
@@ -199,7 +195,8 @@ class QueueAdminHandlers:
                         order.group, dead_topic, index, is_redrive=not order.validate_only
                     )
                     await run.partition(index, offsets, scan, queue)
-                except QueueRefusedError as error:
+                except (QueueRefusedError, RefusedError) as error:
+                    # Others may be done already: their report is kept.
                     run.give_up(index, offsets, str(error))
         return run.report
 
@@ -231,6 +228,7 @@ class QueueAdminHandlers:
         member = self._member("purge")
         limits = QueueLimits()
         purged, is_complete = 0, True
+        refusals: dict[str, list[int]] = {}
         for index in order.partitions:
             part = [(topic, PartitionIndex(index))]
             try:
@@ -238,7 +236,7 @@ class QueueAdminHandlers:
                 left = (await report_of(self._host.find(group, *part[0]))).ready
                 while left > 0:
                     if self._clock.monotonic() >= deadline:
-                        return PurgeReport(purged=purged, is_complete=False)
+                        return PurgeReport(purged=purged, is_complete=False, refusals=refusals)
                     polled = await self._host.poll(
                         group, part, member, min(left, limits.round_count_max), _PURGE_LEASE_MS, 0.0
                     )
@@ -249,9 +247,10 @@ class QueueAdminHandlers:
                     results = await self._host.settle(group, member, tokens, Ack)
                     purged += sum(result == DONE for result in results)
                     left -= len(tokens)
-            except QueueRefusedError:
+            except QueueRefusedError as error:
                 is_complete = False
-        return PurgeReport(purged=purged, is_complete=is_complete)
+                refusals.setdefault(str(error), []).append(index)
+        return PurgeReport(purged=purged, is_complete=is_complete, refusals=refusals)
 
     # ---- common
 
@@ -270,6 +269,17 @@ class QueueAdminHandlers:
 
     def _member(self, what: str) -> str:
         return f"{what}-{self._me}-{self._new_name()}"
+
+    async def _target(self, name: str) -> Topic:
+        topic = self._metadata.image.topic(name)
+        if topic is None:
+            # It may be new, and not be known here yet.
+            topic = (await self._metadata.fresh()).topic(name)
+        if topic is None:
+            raise RefusedError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist"
+            )
+        return topic
 
     async def _topic(self, name: str, topic_id: bytes) -> Topic:
         topic = self._metadata.image.topic(name)

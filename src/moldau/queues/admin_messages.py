@@ -129,6 +129,8 @@ class RedriveReport(Struct, kw_only=True, array_like=True):
     """The first ones."""
     is_complete: bool = True
     """Every dead letter of the order was looked at."""
+    refusals: dict[str, list[int]] = {}
+    """Why partitions were given up."""
 
 
 class Purged(StrEnum):
@@ -151,3 +153,5 @@ class PurgeOrder(Struct, frozen=True, kw_only=True, array_like=True):
 class PurgeReport(Struct, frozen=True, kw_only=True, array_like=True):
     purged: int
     is_complete: bool
+    refusals: dict[str, list[int]] = {}
+    """Why partitions were given up."""

@@ -91,6 +91,7 @@ class RedriveRun:
     def give_up(self, partition: int, offsets: Iterable[int] | None, why: str) -> None:
         """A partition that cannot be redriven now."""
         self.report.is_complete = False
+        self.report.refusals.setdefault(why, []).append(partition)
         for offset in offsets or ():
             self._failed(partition, offset, why)
 
@@ -158,7 +159,9 @@ class RedriveRun:
             if is_named:
                 self._failed(partition, record.offset, "another request redrives it just now")
         elif found.message.message.fault:
-            self._failed(partition, record.offset, "it cannot be read")
+            # Nobody knows of which queue it is: a purge leaves it.
+            if self._target is not None:
+                self._failed(partition, record.offset, "it cannot be read")
         elif note is None or is_foreign:
             if is_named:
                 self._failed(partition, record.offset, "it is not a dead letter of this queue")
@@ -341,6 +344,10 @@ class RedriveRun:
     def _failed(self, partition: int, offset: int, why: str) -> None:
         self.report.failed += 1
         self._add(RedriveRow(partition, offset, why))
+        if self._target is None and partition not in (
+            known := self.report.refusals.setdefault(why, [])
+        ):
+            known.append(partition)
 
     def _add(self, row: RedriveRow) -> None:
         if len(self.report.rows) < ROWS_MAX:

@@ -77,6 +77,7 @@ def test_a_dead_letter_is_shown_with_its_source_and_goes_back(moldau_broker: Bro
                 "target": {"topic": "jobs", "partition": 0, "offset": 2},
             }
         ],
+        "refused": [],
         "silent": [],
     }
     purged = ask(address, "POST", path + "/purge", {"confirm": "a/b", "what": "ready"}).body

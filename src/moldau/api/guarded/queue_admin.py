@@ -10,8 +10,8 @@ from moldau.api.guard import Guard
 from moldau.api.quotas import bytes_of
 from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, QueueView, Redriven
-from moldau.queues.admin_messages import Purged, PurgeReport
+from moldau.queues.admin import DeadLetterPage, DeadLetterPosition, PurgeResult, QueueView, Redriven
+from moldau.queues.admin_messages import Purged
 from moldau.security.acl import ResourceType
 from moldau.security.quotas import QuotaKey
 
@@ -84,11 +84,11 @@ class GuardedQueueAdmin:
             group, topic, records, target, validate_only=validate_only
         )
 
-    async def purge(
-        self, group: str, topic: str, what: Purged, *, confirm: str
-    ) -> tuple[PurgeReport, list[int]]:
-        """Removes the dead letters, or the ready messages, of a queue; and the brokers that did not
-        respond. `confirm` must be the name of the group."""
+    async def purge(self, group: str, topic: str, what: Purged, *, confirm: str) -> PurgeResult:
+        """Removes the dead letters, or the ready messages, of a queue.
+
+        `confirm` must be the name of the group.
+        """
         if confirm != group:
             refused = RefusedError(
                 ErrorCode.INVALID_REQUEST, "'confirm' is not the name of the queue group"

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from moldau.api.queues import (
     DeadLetterPosition,
+    LeaderRefusal,
     PartitionReport,
     Purged,
     QueueView,
@@ -162,6 +163,14 @@ class RedrivenShown(Struct, frozen=True, kw_only=True):
     target: RedrivenTo | None
 
 
+class LeaderRefused(Struct, frozen=True, kw_only=True):
+    """What a leader did not do, or not to the end."""
+
+    broker: int
+    partitions: list[int]
+    error: str
+
+
 class RedriveReply(Struct, frozen=True, kw_only=True):
     group: str
     topic: str
@@ -179,6 +188,8 @@ class RedriveReply(Struct, frozen=True, kw_only=True):
     """Whether all were looked at; otherwise repeat the request for the rest."""
     records: list[RedrivenShown]
     """The first 1,000."""
+    refused: list[LeaderRefused]
+    """The rest was done."""
     silent: list[int]
 
 
@@ -195,6 +206,8 @@ class PurgeReply(Struct, frozen=True, kw_only=True):
     purged: int
     is_complete: bool
     """Otherwise repeat the request for the rest."""
+    refused: list[LeaderRefused]
+    """The rest was done."""
     silent: list[int]
 
 
@@ -257,6 +270,7 @@ def routes() -> list[Route]:
                 left=done.left,
                 is_complete=report.is_complete,
                 records=[_row_shown(row, done.target) for row in report.rows],
+                refused=_refused_shown(done.refused),
                 silent=done.silent,
             )
         )
@@ -265,7 +279,7 @@ def routes() -> list[Route]:
         check_query(request)
         wanted = await read_body(request, _purge_wanted.decode)
         group, topic = _names(request)
-        report, silent = await session_of(request).queue_admin.purge(
+        done = await session_of(request).queue_admin.purge(
             group, topic, wanted.what, confirm=wanted.confirm
         )
         return respond(
@@ -273,9 +287,10 @@ def routes() -> list[Route]:
                 group=group,
                 topic=topic,
                 what=wanted.what,
-                purged=report.purged,
-                is_complete=report.is_complete,
-                silent=silent,
+                purged=done.purged,
+                is_complete=done.is_complete,
+                refused=_refused_shown(done.refused),
+                silent=done.silent,
             )
         )
 
@@ -388,6 +403,13 @@ def _letter_shown(partition: int, record: Record, shown: RecordShown) -> DeadLet
         history=None,
         is_cut=bool(note.missing),
     )
+
+
+def _refused_shown(refused: list[LeaderRefusal]) -> list[LeaderRefused]:
+    return [
+        LeaderRefused(broker=each.broker, partitions=each.partitions, error=each.error)
+        for each in refused
+    ]
 
 
 def _row_shown(row: RedriveRow, target: str) -> RedrivenShown:
