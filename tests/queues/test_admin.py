@@ -137,6 +137,10 @@ async def test_all_leaders_are_asked_and_those_that_are_silent_are_named() -> No
     view = await world.admin.show("g", "t")
     assert [leader for leader, _ in view.partitions] == [1, 2, 3]
     assert [each.partition for each in view.in_flight] == [0, 1, 2]
+    assert {(wanted.topic, wanted.has_leases) for _, _, wanted in world.asked} == {
+        ("t", True),
+        ("g.dead", False),
+    }
     # Ready and leased, in two partitions.
     assert (view.dead_letters, view.silent) == (4, [])
     world.gone = {3: ErrorCode.REQUEST_TIMED_OUT}

@@ -12,6 +12,7 @@ from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.queue_headers import DEAD_TRUNCATED_HEADER
+from moldau.queues import admin_handlers
 from moldau.queues.admin_handlers import QueueAdminHandlers, as_refused
 from moldau.queues.admin_messages import (
     DeadLettersFound,
@@ -104,7 +105,7 @@ async def test_a_report_counts_and_names_the_leases() -> None:
     world.pass_time(70)
     taken = await world.take(2, member="me", visibility_ms=5_000)
     await ack(world, taken[:1], "me")
-    reports = await made.handlers.show(made.of("t", 0, 1, 7))
+    reports = await made.handlers.show(made.of("t", 0, 1, 7, has_leases=True))
     first, second = sorted(reports, key=lambda one: one.partition)
     assert (first.ready, first.leased, first.dead, first.acked_up_to, first.end) == (2, 1, 0, 1, 4)
     assert first.oldest_ready_ms == 70
@@ -113,7 +114,22 @@ async def test_a_report_counts_and_names_the_leases() -> None:
     world.pass_time(6_000)
     await world.take(1, member="me")
     (again,) = await made.handlers.show(made.of("t", 0))
-    assert again.redeliveries == 1
+    assert (again.redeliveries, again.in_flight) == (1, [])
+
+
+async def test_a_reply_names_so_many_leases_of_all_its_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many partitions are busy, it has to fit into a message between brokers."""
+    monkeypatch.setattr(admin_handlers, "IN_FLIGHT_MAX", 5)
+    world = await QueueWorld.make(partitions=3)
+    made = HandlerWorld(world)
+    for partition in range(3):
+        await world.send(b"a", b"b", b"c", partition=partition)
+    await world.take(9, partitions=[0, 1, 2])
+    reports = await made.handlers.show(made.of("t", 0, 1, 2, has_leases=True))
+    assert [one.leased for one in reports] == [3, 3, 3]
+    assert sum(len(one.in_flight) for one in reports) == 5
 
 
 async def test_without_the_group_that_redrives_everything_is_left() -> None:

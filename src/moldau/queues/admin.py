@@ -145,7 +145,7 @@ class QueueAdmin:
         """What is in a queue, and who has it."""
         group, topic = await self.find(group_name, topic_name)
         found, silent = await self._reports(
-            group.name, topic, [part.index for part in topic.partitions]
+            group.name, topic, [part.index for part in topic.partitions], has_leases=True
         )
         dead, silent_too = await self._dead_letters_left(group)
         in_flight = [one for index in sorted(found) for one in found[index].in_flight]
@@ -179,7 +179,13 @@ class QueueAdmin:
         return group, topic
 
     async def _reports(
-        self, group: str, topic: Topic, partitions: Iterable[int], *, or_log: bool = False
+        self,
+        group: str,
+        topic: Topic,
+        partitions: Iterable[int],
+        *,
+        or_log: bool = False,
+        has_leases: bool = False,
     ) -> tuple[dict[int, PartitionReport], set[int]]:
         by_leader = self._by_leader(topic, partitions)
         requests = {
@@ -189,6 +195,7 @@ class QueueAdmin:
                 topic_id=topic.topic_id,
                 partitions=theirs,
                 or_log=or_log,
+                has_leases=has_leases,
             )
             for leader, theirs in by_leader.items()
         }

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from moldau.control.metadata_store import MetadataStore
 from moldau.data.append_forwarding import AppendForwarder
@@ -18,6 +19,7 @@ from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset, PartitionIndex
 from moldau.net.peers.caller import decode_request
 from moldau.queues.admin_messages import (
+    IN_FLIGHT_MAX,
     DeadLettersFound,
     DeadLettersWanted,
     PartitionReport,
@@ -112,16 +114,22 @@ class QueueAdminHandlers:
         topic = await self._topic(wanted.topic, wanted.topic_id)
         group = await self._group(wanted.group, topic, is_needed=not wanted.or_log)
         reports: list[PartitionReport] = []
+        leases_left = IN_FLIGHT_MAX if wanted.has_leases else 0
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def report(index: int) -> None:
+            nonlocal leases_left
             async with turns:
                 try:
                     if group is None:
                         reports.append(self._report_of_log(topic, index))
                     else:
                         queue = self._host.find(group, topic, PartitionIndex(index))
-                        reports.append(await report_of(queue))
+                        found = await report_of(queue, leases_left)
+                        # Others ran meanwhile, and took of what was left.
+                        shown = found.in_flight[:leases_left]
+                        leases_left -= len(shown)
+                        reports.append(replace(found, in_flight=shown))
                 except QueueRefusedError:
                     # Led by another broker now, or loading.
                     return

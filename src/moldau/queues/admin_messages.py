@@ -9,7 +9,7 @@ from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record
 
 IN_FLIGHT_MAX = 1_000
-"""Leases that a reply names."""
+"""Leases that a reply names, of all its partitions."""
 ROWS_MAX = 1_000
 """Dead letters that the report of a redrive names."""
 
@@ -17,7 +17,8 @@ ROWS_MAX = 1_000
 class QueuePartitions(Struct, frozen=True, kw_only=True, array_like=True):
     """Partitions of a topic that the receiver leads, and a group on them.
 
-    `or_log`: if there is no such group, everything in the log is ready for it.
+    `or_log`: if there is no such group, everything in the log is ready for it. `has_leases`: the
+    reports name them.
     """
 
     group: str
@@ -25,6 +26,7 @@ class QueuePartitions(Struct, frozen=True, kw_only=True, array_like=True):
     topic_id: bytes
     partitions: list[int]
     or_log: bool = False
+    has_leases: bool = False
 
 
 class InFlight(NamedTuple):

@@ -7,7 +7,7 @@ from moldau.leases.state import Dead, Leased, Open, Waiting
 from moldau.leases.state_machine import QueueStateMachine
 from moldau.model.errors import CorruptionError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
-from moldau.queues.admin_messages import IN_FLIGHT_MAX, InFlight, PartitionReport
+from moldau.queues.admin_messages import InFlight, PartitionReport
 from moldau.queues.queue_counts import backlog_of
 from moldau.queues.queue_partition import QueuePartition
 from moldau.queues.reader import LoadedMessage
@@ -37,8 +37,8 @@ async def stats_of(queue: QueuePartition) -> PartitionStats:
     return await queue.query(query)
 
 
-async def report_of(queue: QueuePartition) -> PartitionReport:
-    """The same in more detail: its leases, and since when its oldest ready message is there.
+async def report_of(queue: QueuePartition, leases_max: int = 0) -> PartitionReport:
+    """The same in more detail: its first leases, and since when its oldest ready message is there.
 
     Raises QueueRefusedError.
     """
@@ -54,7 +54,7 @@ async def report_of(queue: QueuePartition) -> PartitionReport:
         for offset, entry in state.open.items():
             if not isinstance(entry, Dead) and entry.attempts > 1:
                 redeliveries += entry.attempts - 1
-            if isinstance(entry, Leased) and len(in_flight) < IN_FLIGHT_MAX:
+            if isinstance(entry, Leased) and len(in_flight) < leases_max:
                 left = max(0, entry.deadline - now)
                 in_flight.append(InFlight(partition, offset, entry.holder, entry.attempts, left))
         oldest = min((offset for offset, _ in state.due(now)), default=None)

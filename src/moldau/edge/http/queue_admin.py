@@ -95,8 +95,9 @@ class QueueShown(Struct, frozen=True, kw_only=True):
     partitions: list[QueuePartitionShown]
     next: int | None
     in_flight: list[InFlightShown]
-    """The first 1,000."""
+    """At most 1,000."""
     in_flight_count: int | None
+    """All, also those that are not shown."""
     silent: list[int]
     """Brokers that did not respond; -1: a partition has no leader."""
 
