@@ -147,8 +147,12 @@ def cluster() -> World:
     return world
 
 
-def page(world, limit=10, **more):
-    found = run_virtually(world.service.page(limit=limit, **more))
+def sees_all(name):
+    return True
+
+
+def page(world, limit=10, sees=sees_all, **more):
+    found = run_virtually(world.service.page(sees, limit=limit, **more))
     names = [(each.transactional_id, broker) for each, broker in found.transactions]
     return names, found.next, found.silent
 
@@ -167,6 +171,43 @@ def test_ids_of_all_coordinators_come_in_pages_by_name():
     assert page(world, 1) == ([("C", 3)], "C", [])
 
 
+def test_ids_that_a_client_does_not_see_show_in_nothing(monkeypatch):
+    monkeypatch.setattr(cluster_transactions, "_NAMES_PER_REPLY_MAX", 3)
+    world = cluster()
+    for number in range(20):
+        holder = [world, *world.peers.values()][number % 3]
+        holder.know(f"hidden-{number:02}", state="Ongoing")
+    for number in (3, 11, 12, 19):
+        world.peers[2].know(f"hidden-{number:02}-mine")
+
+    def sees(name):
+        return name.endswith("mine")
+
+    def sees_none(name):
+        return False
+
+    for search in ("", "hidden-05"):
+        assert page(world, 1, sees_none, search=search, state="Ongoing") == ([], None, [])
+    seen, after = [], None
+    while True:
+        names, after, _ = page(world, 1, sees, after=after)
+        seen += [name for name, _ in names]
+        if after is None:
+            break
+        assert after == seen[-1]
+    assert seen == [f"hidden-{number:02}-mine" for number in (3, 11, 12, 19)]
+
+
+def test_long_names_come_in_several_replies(monkeypatch):
+    monkeypatch.setattr(cluster_transactions, "_NAME_BYTES_PER_REPLY_MAX", 10)
+    world = cluster()
+    names = sorted(f"{number}" * 7 for number in range(9))
+    for number, name in enumerate(names):
+        [world, *world.peers.values()][number % 3].know(name)
+    assert [name for name, _ in page(world, 5)[0]] == names[:5]
+    assert [name for name, _ in page(world, 5, after=names[4])[0]] == names[5:]
+
+
 def test_those_who_are_silent_or_load_are_named():
     world = cluster()
     del world.peers[3]
@@ -182,7 +223,7 @@ def test_a_transaction_hangs_when_it_is_open_for_longer_than_its_timeout():
     world.know("fine", started_at=NOW - 50, places=[place(1), place(0)])
     world.know("late", started_at=NOW - 51, state="PrepareCommit")
     world.know("none", started_at=-1, state="Empty")
-    found = run_virtually(world.service.page(limit=10)).transactions
+    found = run_virtually(world.service.page(sees_all, limit=10)).transactions
     seen = {each.transactional_id: (each.age_ms, each.is_hanging) for each, _ in found}
     assert seen == {"fine": (50, False), "late": (51, True), "none": (None, False)}
     assert found[0][0].partitions == [place(0), place(1)]
@@ -194,7 +235,7 @@ def test_partitions_of_a_page_are_bounded(monkeypatch):
     world = World()
     for name in "ab":
         world.know(name, places=[place(0), place(1), place(2)])
-    found = run_virtually(world.service.page(limit=10)).transactions
+    found = run_virtually(world.service.page(sees_all, limit=10)).transactions
     assert [(len(each.partitions), each.partition_count) for each, _ in found] == [(2, 3), (1, 3)]
 
 

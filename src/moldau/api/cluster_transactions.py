@@ -7,13 +7,14 @@ committed records. The latter is said only if every coordinator was asked.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from moldau.api.quotas import charged
 from moldau.control.cluster_service import ClusterService
@@ -38,6 +39,8 @@ _PAUSE_SECONDS: Final = 0.05
 _PARTITIONS_PER_TRANSACTION_MAX: Final = 1_000
 _PARTITIONS_PER_REPLY_MAX: Final = 50_000
 _OPEN_PER_BROKER_MAX: Final = 10_000
+_NAMES_PER_REPLY_MAX: Final = 10_000
+_NAME_BYTES_PER_REPLY_MAX: Final = 1024 * 1024
 _PER_TURN: Final = 500
 """Partitions that are looked at in one turn of the event loop."""
 HANGING_MAX: Final = 1_000
@@ -104,17 +107,21 @@ class AbortedTransaction(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class _Wanted(Struct, frozen=True, kw_only=True, array_like=True):
-    """Empty filters: all."""
+    """Empty filters: all. With `names`, these; `only_names`: they are not described."""
 
     limit: int
     after: str | None = None
     search: str = ""
     states: tuple[str, ...] = ()
     producers: tuple[int, ...] = ()
+    names: tuple[str, ...] | None = None
+    only_names: bool = False
 
 
 class _Listed(Struct, frozen=True, kw_only=True, array_like=True):
     transactions: list[TransactionListing]
+    names: list[str]
+    """In order, if only they were wanted."""
     has_more: bool
     coordinated: list[int]
 
@@ -158,24 +165,70 @@ class ClusterTransactions:
     # ---- lists
 
     async def page(
-        self, *, limit: int, after: str | None = None, search: str = "", state: str | None = None
+        self,
+        sees: Callable[[str], bool],
+        *,
+        limit: int,
+        after: str | None = None,
+        search: str = "",
+        state: str | None = None,
     ) -> TransactionPage:
-        """Transactional ids by name; `search` is a part of the name, in any case."""
-        wanted = _Wanted(
-            limit=limit,
-            after=after,
-            search=search.lower(),
-            states=() if state is None else (state,),
+        """Transactional ids by name, of those that the client `sees`; `search` is a part of the
+        name, in any case."""
+        states = () if state is None else (state,)
+        names, has_more, silent = await self._names(
+            sees, _Wanted(limit=limit, after=after, search=search.lower(), states=states)
         )
-        replies, silent = await self._list_all(wanted)
-        found = [(each, broker) for broker, one in replies.items() for each in one.transactions]
+        if not names:
+            return TransactionPage(transactions=[], next=None, silent=sorted(silent))
+        replies, unheard = await self._list_all(_Wanted(limit=limit, names=tuple(names)))
         # While a partition changes its leader, two brokers may list the same id.
-        by_name = {each.transactional_id: (each, broker) for each, broker in found}
-        names = sorted(by_name)
-        has_more = len(names) > limit or any(one.has_more for one in replies.values())
-        page = [by_name[name] for name in names[:limit]]
-        following = page[-1][0].transactional_id if has_more and page else None
-        return TransactionPage(transactions=page, next=following, silent=silent)
+        by_name = {
+            each.transactional_id: (each, broker)
+            for broker, one in replies.items()
+            for each in one.transactions
+            if not states or each.state in states
+        }
+        return TransactionPage(
+            # Without those that are gone meanwhile.
+            transactions=[by_name[name] for name in names if name in by_name],
+            next=names[-1] if has_more else None,
+            silent=sorted({*silent, *unheard}),
+        )
+
+    async def _names(
+        self, sees: Callable[[str], bool], wanted: _Wanted
+    ) -> tuple[list[str], bool, set[BrokerId]]:
+        """Up to `limit`, whether there are more, and the brokers that did not respond.
+
+        What the client does not see may not show in it: it may not even end a page.
+        """
+        found: list[str] = []
+        silent: set[BrokerId] = set()
+        after = wanted.after
+        while True:
+            # One more says whether there is another page. Who does not see those, sees few.
+            count = wanted.limit + 1 if after == wanted.after else _NAMES_PER_REPLY_MAX
+            replies, unheard = await self._list_all(
+                replace(wanted, limit=count, after=after, only_names=True)
+            )
+            silent.update(unheard)
+            # Behind the end of a reply that goes on, names of that broker are missing.
+            ends = [one.names[-1] for one in replies.values() if one.has_more and one.names]
+            end = min(ends, default=None)
+            names = sorted({name for one in replies.values() for name in one.names})
+            for number, name in enumerate(names, 1):
+                if end is not None and name > end:
+                    break
+                if sees(name):
+                    found.append(name)
+                    if len(found) > wanted.limit:
+                        return found[: wanted.limit], True, silent
+                if number % _PER_TURN == 0:
+                    await asyncio.sleep(0)
+            if end is None:
+                return found, False, silent
+            after = end
 
     async def hanging(self) -> tuple[list[OpenProducer], list[BrokerId]]:
         """What is open in partitions and no coordinator knows; and the brokers that did not
@@ -272,8 +325,16 @@ class ClusterTransactions:
             if (after is None or one.transactional_id > after)
             and (not search or search in one.transactional_id.lower())
         )
-        first = nsmallest(wanted.limit + 1, names)
+        first = list(wanted.names or ()) or nsmallest(wanted.limit + 1, names)
         await asyncio.sleep(0)
+        if wanted.only_names:
+            shown = list(_fitting(first[: wanted.limit]))
+            return _Listed(
+                transactions=[],
+                names=shown,
+                has_more=len(first) > len(shown),
+                coordinated=coordinated,
+            )
         found: list[TransactionListing] = []
         room = _PARTITIONS_PER_REPLY_MAX
         for number, name in enumerate(first[: wanted.limit], 1):
@@ -283,7 +344,10 @@ class ClusterTransactions:
             if number % _PER_TURN == 0:
                 await asyncio.sleep(0)
         return _Listed(
-            transactions=found, has_more=len(first) > wanted.limit, coordinated=coordinated
+            transactions=found,
+            names=[],
+            has_more=len(first) > wanted.limit,
+            coordinated=coordinated,
         )
 
     def _view(self, name: str, room: int) -> TransactionListing | None:
@@ -435,6 +499,16 @@ class ClusterTransactions:
     async def on_abort_hanging_request(self, sender: BrokerId, payload: bytes) -> bytes:
         await self._abort_hanging_here(decode_request(_decode_hanging, payload))
         return b""
+
+
+def _fitting(names: Iterable[str]) -> Iterator[str]:
+    """The first ones, that fit into a reply; at least one."""
+    size = 0
+    for name in names:
+        size += len(name)
+        if size > _NAME_BYTES_PER_REPLY_MAX and size > len(name):
+            return
+        yield name
 
 
 def _place(one: OpenProducer) -> TopicPartition:

@@ -26,11 +26,17 @@ class GuardedClusterTransactions:
     async def page(
         self, *, limit: int, after: str | None = None, search: str = "", state: str | None = None
     ) -> TransactionPage:
-        """Transactional ids by name: of at most `limit`, those that the client may describe."""
-        page = await self._service.page(limit=limit, after=after, search=search, state=state)
+        """Transactional ids by name, of those that the client may describe."""
+        use_case, sees = "cluster_transactions.page", self._guard.sees
+        page = await self._service.page(
+            lambda name: sees(use_case, _TRANSACTION, name),
+            limit=limit,
+            after=after,
+            search=search,
+            state=state,
+        )
         if self._guard.is_open:
             return page
-        use_case, sees = "cluster_transactions.page", self._guard.sees
         topics = {place.topic for each, _ in page.transactions for place in each.partitions}
         seen = {name for name in topics if sees(use_case, _TOPIC, name)}
         return replace(
