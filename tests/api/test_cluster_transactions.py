@@ -41,6 +41,7 @@ class World(Fake):
         self.aborted: list[tuple[TopicPartition, int, int]] = []
         self.abort_error = ErrorCode.NONE
         self.leaderless = False
+        self.state_leaders = [1, 2, 3]
         state = SimpleNamespace(name=TRANSACTION_STATE_TOPIC, partitions=range(3))
         topic = SimpleNamespace(name="t", partitions=range(4))
         self.topics = {TRANSACTION_STATE_TOPIC: state, "t": topic}
@@ -120,6 +121,8 @@ class World(Fake):
         return found[0] if found else None
 
     def leader_of(self, topic, index):
+        if topic.name == TRANSACTION_STATE_TOPIC:
+            return Leader(BrokerId(self.state_leaders[index]), Epoch(1))
         return NO_LEADER if self.leaderless else Leader(BrokerId(2), Epoch(1))
 
     async def abort_hanging(self, at, producer_id, producer_epoch):
@@ -295,6 +298,27 @@ def test_nothing_hangs_as_long_as_a_coordinator_was_not_asked():
     assert len(hanging(world)[0]) == 1
     del world.topics[TRANSACTION_STATE_TOPIC]
     assert len(hanging(world)[0]) == 1
+
+
+def test_a_dead_broker_hides_nothing_that_hangs():
+    """Others lead its part of the state of transactions by then."""
+    world = cluster()
+    world.open(1, 7)
+    world.peers[2].know("x", producer=8, places=[place(1)])
+    del world.peers[3]
+    # Not answered, and not dead yet.
+    assert hanging(world) == ([], [3])
+    world.alive = frozenset({1, 2})
+    assert hanging(world) == ([], [3])
+    # Another broker leads, and has not loaded.
+    world.state_leaders[2] = 2
+    assert hanging(world) == ([], [3])
+    world.peers[2].indexes = [1, 2]
+    found, silent = hanging(world)
+    assert ([one.producer_id for one in found], silent) == ([7], [3])
+    # One that led before does not count.
+    world.peers[2].indexes, world.indexes = [1], [0, 2]
+    assert hanging(world) == ([], [3])
 
 
 def test_a_transaction_with_more_partitions_than_are_listed_covers_all(monkeypatch):

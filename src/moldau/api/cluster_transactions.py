@@ -2,12 +2,13 @@
 
 A transaction hangs if it is open for longer than its timeout, after which its coordinator aborts
 it; or if it is open in a partition and no coordinator knows it, which holds up all who read
-committed records. The latter is said only if every coordinator was asked.
+committed records. The latter is said only if the leader of every partition of their state was
+asked: brokers that are dead lead none.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -232,7 +233,7 @@ class ClusterTransactions:
 
     async def hanging(self) -> tuple[list[OpenProducer], list[BrokerId]]:
         """What is open in partitions and no coordinator knows; and the brokers that did not
-        respond. Empty, if not all coordinators did."""
+        respond. Empty, if a coordinator did not."""
         opened, silent = await self._open(None)
         if not opened:
             return [], silent
@@ -240,8 +241,7 @@ class ClusterTransactions:
         # Asked after the leaders: a transaction is known before it writes to a partition.
         replies, unheard = await self._list_all(_Wanted(limit=len(producers), producers=producers))
         silent = sorted({*silent, *unheard})
-        coordinated = {index for one in replies.values() for index in one.coordinated}
-        if unheard or not coordinated.issuperset(range(self._state_partitions)):
+        if not self._have_all_responded(replies, unheard):
             return [], silent
         known: set[tuple[int, TopicPartition]] = set()
         known_whole: set[int] = set()
@@ -266,10 +266,19 @@ class ClusterTransactions:
         keys = [(_place(one), one.producer_id, one.first_offset) for one in suspects]
         return [still[key] for key in sorted(keys) if key in still], silent
 
-    @property
-    def _state_partitions(self) -> int:
+    def _have_all_responded(
+        self, replies: Mapping[BrokerId, _Listed], unheard: Iterable[BrokerId]
+    ) -> bool:
+        """All who coordinate transactions. One that is alive and silent may have become leader just
+        now, before this broker learnt of it."""
+        if not self._cluster.alive.isdisjoint(unheard):
+            return False
         topic = self._cluster.image.topic(TRANSACTION_STATE_TOPIC)
-        return 0 if topic is None else len(topic.partitions)
+        for index in range(0 if topic is None else len(topic.partitions)):
+            reply = replies.get(self._cluster.leader_of(topic, index).broker)
+            if reply is None or index not in reply.coordinated:
+                return False
+        return True
 
     async def _list_all(self, wanted: _Wanted) -> tuple[dict[BrokerId, _Listed], list[BrokerId]]:
         payload = msgspec.msgpack.encode(wanted)
