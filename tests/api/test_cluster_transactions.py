@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from fakes import Fake
+from msgspec.structs import replace
 
 from harness.virtual_loop import run_virtually
 from moldau.api import cluster_transactions
@@ -36,7 +37,8 @@ class World(Fake):
         self.replicas: list[SimpleNamespace] = []
         self.scans = 0
         self.on_list = lambda: None
-        self.inits: list[tuple[str, int]] = []
+        self.inits: list[tuple[str, int, int, int]] = []
+        self.on_init = lambda name: self.end(name, "CompleteAbort")
         self.init_errors: list[ErrorCode] = []
         self.aborted: list[tuple[TopicPartition, int, int]] = []
         self.abort_error = ErrorCode.NONE
@@ -57,8 +59,10 @@ class World(Fake):
             caller=self,
         )
         self.steady = 0.0
+        self.on_tick = lambda: None
 
     def monotonic(self):
+        self.on_tick()
         self.steady += 1.0
         return self.steady
 
@@ -96,10 +100,17 @@ class World(Fake):
     async def find_coordinator(self, name):
         return next((n for n, one in {self.me: self, **self.peers}.items() if name in one.known), 1)
 
-    async def init_producer(self, name, timeout_ms):
-        self.inits.append((name, timeout_ms))
-        error = self.init_errors.pop(0) if self.init_errors else ErrorCode.NONE
-        return ProducerResult(error=error)
+    def end(self, name, state):
+        one = self.known[name]
+        epoch = ProducerEpoch(one.producer_epoch + 1)
+        self.known[name] = replace(one, state=state, producer_epoch=epoch, started_at=-1)
+
+    async def init_producer(self, name, timeout_ms, producer_id, producer_epoch):
+        self.inits.append((name, timeout_ms, producer_id, producer_epoch))
+        if self.init_errors:
+            return ProducerResult(error=self.init_errors.pop(0))
+        self.on_init(name)
+        return ProducerResult(error=ErrorCode.PRODUCER_FENCED)
 
     # ---- the leader
 
@@ -339,7 +350,38 @@ def test_the_coordinator_aborts_wherever_it_is():
     world.peers[3].init_errors = [ErrorCode.CONCURRENT_TRANSACTIONS]
     done = abort(world, "x")
     assert (done.state, done.is_aborted, done.partitions) == ("Ongoing", True, [place(1)])
-    assert world.peers[3].inits == [("x", 9), ("x", 9)]
+    assert world.peers[3].inits == [("x", 9, 7, 1), ("x", 9, 7, 1)]
+
+
+def test_a_producer_that_begins_again_meanwhile_keeps_its_new_transaction():
+    for epoch, started_at in ((2, NOW), (1, NOW - 1)):
+        world = cluster()
+        world.know("x")
+
+        def begin_again(name, world=world, epoch=epoch, started_at=started_at):
+            changed = {"producer_epoch": ProducerEpoch(epoch), "started_at": started_at}
+            world.known[name] = replace(world.known[name], **changed)
+
+        world.on_init = begin_again
+        assert abort(world, "x").is_aborted
+        assert world.inits == [("x", 50, 7, 1)]
+        assert world.known["x"].state == "Ongoing"
+
+
+def test_what_the_producer_commits_meanwhile_was_not_aborted():
+    world = cluster()
+    world.know("x")
+
+    def commit(name):
+        world.end(name, "PrepareCommit")
+        world.on_tick = lambda: world.end(name, "CompleteCommit")
+
+    world.on_init = commit
+    assert not abort(world, "x").is_aborted
+    assert (len(world.inits), world.known["x"].state) == (1, "CompleteCommit")
+    world.know("y")
+    world.init_errors = [ErrorCode.NONE]
+    assert not abort(world, "y").is_aborted
 
 
 def test_an_id_without_an_open_transaction_is_left_alone():

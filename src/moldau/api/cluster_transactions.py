@@ -30,6 +30,7 @@ from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.transactions.records import TransactionState
+from moldau.transactions.results import DescribedTransaction
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ _OPEN_STATES: Final = frozenset(
         TransactionState.PREPARE_ABORT.value,
     }
 )
+
+_COMMITTED_STATES: Final = frozenset(
+    {TransactionState.PREPARE_COMMIT.value, TransactionState.COMPLETE_COMMIT.value}
+)
+_ENDING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED})
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -274,7 +280,9 @@ class ClusterTransactions:
         if not self._cluster.alive.isdisjoint(unheard):
             return False
         topic = self._cluster.image.topic(TRANSACTION_STATE_TOPIC)
-        for index in range(0 if topic is None else len(topic.partitions)):
+        if topic is None:
+            return True
+        for index in range(len(topic.partitions)):
             reply = replies.get(self._cluster.leader_of(topic, index).broker)
             if reply is None or index not in reply.coordinated:
                 return False
@@ -427,26 +435,49 @@ class ClusterTransactions:
         if before.error is not ErrorCode.NONE:
             raise RefusedError(before.error, f"the coordinator of '{name}' is not ready: retry")
         is_open = before.state == TransactionState.ONGOING.value
-        if is_open:
-            deadline = self._clock.monotonic() + _ABORT_SECONDS_MAX
-            while True:
-                result = await self._transactions.init_producer(name, before.timeout_ms)
-                if result.error is ErrorCode.NONE:
-                    break
-                # The markers of the abort are being written.
-                is_ending = result.error is ErrorCode.CONCURRENT_TRANSACTIONS
-                if not is_ending or self._clock.monotonic() > deadline:
-                    raise RefusedError(
-                        result.error, f"the transaction of '{name}' could not be aborted: retry"
-                    )
-                await asyncio.sleep(_PAUSE_SECONDS)
         return AbortedTransaction(
             state=before.state,
-            is_aborted=is_open,
+            is_aborted=is_open and await self._abort_open(name, before),
             producer_id=before.producer_id,
             producer_epoch=before.producer_epoch,
             partitions=nsmallest(_PARTITIONS_PER_TRANSACTION_MAX, before.partitions),
         )
+
+    async def _abort_open(self, name: str, before: DescribedTransaction) -> bool:
+        """Returns once it has ended: False, if its producer committed it just before.
+
+        The epoch that was seen is named, and what is open is looked at each time: a producer that
+        began again meanwhile has another transaction, which nobody wants to abort.
+        """
+        deadline = self._clock.monotonic() + _ABORT_SECONDS_MAX
+        is_committed = False
+        while True:
+            now = self._transactions.describe(name)
+            error = now.error
+            if error is ErrorCode.NONE and _open_as(now) == _open_as(before):
+                result = await self._transactions.init_producer(
+                    name,
+                    before.timeout_ms,
+                    ProducerId(before.producer_id),
+                    ProducerEpoch(before.producer_epoch),
+                )
+                if result.error is ErrorCode.NONE:
+                    # Nothing was open any more.
+                    return False
+                # The markers are being written; or the epoch moved on, as a rule by this abort.
+                if result.error not in _ENDING:
+                    error = result.error
+            elif error is ErrorCode.NONE:
+                is_committed |= now.state in _COMMITTED_STATES
+                if now.state not in _OPEN_STATES or now.state == TransactionState.ONGOING.value:
+                    return not is_committed
+            if error is ErrorCode.NONE and self._clock.monotonic() > deadline:
+                error = ErrorCode.CONCURRENT_TRANSACTIONS
+            if error is not ErrorCode.NONE:
+                raise RefusedError(
+                    error, f"the transaction of '{name}' could not be aborted: retry"
+                )
+            await asyncio.sleep(_PAUSE_SECONDS)
 
     async def abort_hanging(
         self, place: TopicPartition, producer_id: int, producer_epoch: int
@@ -522,6 +553,11 @@ def _fitting(names: Iterable[str]) -> Iterator[str]:
 
 def _place(one: OpenProducer) -> TopicPartition:
     return TopicPartition(one.topic, PartitionIndex(one.partition))
+
+
+def _open_as(one: DescribedTransaction) -> tuple[str, int, int, int]:
+    """What another transaction of the same id differs in."""
+    return one.state, one.producer_id, one.producer_epoch, one.started_at
 
 
 def _unknown(name: str) -> RefusedError:

@@ -58,8 +58,8 @@ class TransactionList(Struct, frozen=True, kw_only=True):
     transactions: list[TransactionShown]
     next: str | None
     silent: list[int]
-    """Brokers that did not respond: what they coordinate is missing, and whether there are
-    transactions that no coordinator knows cannot be said."""
+    """Brokers that did not respond: what they coordinate is missing. If one coordinates any, no
+    transaction that no coordinator knows is listed."""
 
 
 class AbortWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
