@@ -28,6 +28,7 @@ class World:
     def __init__(self, offsets: dict[str, dict[TopicPartition, int]]) -> None:
         self.offsets = offsets
         self.error = ErrorCode.NONE
+        self.errors: dict[str, ErrorCode] = {}
         self.measured: list[str] = []
         self.extent_calls = 0
         self.is_other_silent = False
@@ -46,7 +47,8 @@ class World:
             partition: SimpleNamespace(offset=offset)
             for partition, offset in self.offsets.get(name, {}).items()
         }
-        return SimpleNamespace(offsets=stored)
+        error = self.errors.get(name, ErrorCode.NONE)
+        return SimpleNamespace(error=error, offsets={} if error else stored)
 
     def get(self, topic: str, index: int) -> Any:
         if topic != "here":
@@ -110,6 +112,25 @@ def test_nothing_is_known_while_the_coordinator_loads():
         world.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         found = await world.lags.totals()
         assert (found.groups, found.records, found.lagging) == (None, None, ())
+
+    run_virtually(run())
+
+
+def test_a_group_that_cannot_be_read_has_no_lag_instead_of_none():
+    """Just after another broker became its coordinator."""
+
+    async def run() -> None:
+        world = World({"g": {at("here"): 1}, "h": {at("here"): 1}})
+        for world.errors["g"] in (
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ):
+            unknown, known = await world.lags.here(["g", "h"])
+            assert unknown == GroupLag(None, None)
+            assert known.records == 19
+            assert await world.lags.positions("g") == {}
+        found = await world.lags.totals()
+        assert (found.records, [one.group for one in found.lagging]) == (19, ["h"])
 
     run_virtually(run())
 

@@ -240,7 +240,11 @@ class GroupLags:
     async def _measure(self, meter: LagMeter, name: str, *, needs_all: bool = False) -> GroupLag:
         records, seconds, is_known = 0, 0.0, True
         is_age_known = True
-        for partition, stored in dict(self._groups.known_offsets(name).offsets).items():
+        known = self._groups.known_offsets(name)
+        if known.error is not ErrorCode.NONE:
+            # Another broker coordinates it now, or this one is loading it.
+            return GroupLag(None, None)
+        for partition, stored in dict(known.offsets).items():
             mark, age = meter.position(partition, stored.offset)
             if mark is None:
                 is_known = False
