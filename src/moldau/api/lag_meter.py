@@ -1,5 +1,7 @@
 """How far a committed offset is behind the end of its partition: in records, and in seconds."""
 
+from collections.abc import Container
+
 from moldau.api.lag_history import LagHistory
 from moldau.api.leader_ends import LeaderEnds
 from moldau.api.local_replicas import LocalReplica, LocalReplicas
@@ -8,15 +10,25 @@ from moldau.model.ids import TopicPartition
 
 
 class LagMeter:
-    """One reading of many positions, at one time."""
+    """One reading of many positions, at one time.
+
+    The leader of a partition says where its end is. A follower here may be far behind: it counts
+    only until the leader was asked, and for none of the `silent` ones, which did not respond.
+    """
 
     def __init__(
-        self, replicas: LocalReplicas, clock: Clock, history: LagHistory, ends: LeaderEnds
+        self,
+        replicas: LocalReplicas,
+        clock: Clock,
+        history: LagHistory,
+        ends: LeaderEnds,
+        silent: Container[TopicPartition] = (),
     ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._history = history
         self._ends = ends
+        self._silent = silent
         self._now = clock.monotonic()
 
     def position(
@@ -24,10 +36,15 @@ class LagMeter:
     ) -> tuple[int | None, float | None]:
         """The high watermark, and how long ago `committed` was there; None: not known."""
         replica = self._replicas.get(*partition)
-        if replica is not None:
+        if replica is not None and replica.is_leader:
             start, mark = replica.start_offset, replica.high_watermark
-        elif (extent := self._ends.of(partition)) is not None:
+        elif (extent := self._ends.of(partition, has_follower=replica is not None)) is not None:
             start, mark = extent.start, extent.end
+            if replica is not None:
+                # The leader may have been asked a while ago.
+                mark = max(mark, replica.high_watermark)
+        elif replica is not None and partition not in self._silent:
+            start, mark = replica.start_offset, replica.high_watermark
         else:
             return None, None
         return mark, self._history.known_seconds_behind(

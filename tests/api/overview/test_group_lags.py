@@ -23,7 +23,8 @@ def at(topic: str, index: int = 0) -> TopicPartition:
 
 
 class World:
-    """Topic "here" has a replica, of 20 records that are 5 s old; "there" has none."""
+    """Topic "here" is led here, with 20 records that are 5 s old; "there" has no replica. The
+    follower of "behind" knows of 3 records, and its leader has 9, as that of "there"."""
 
     def __init__(self, offsets: dict[str, dict[TopicPartition, int]]) -> None:
         self.offsets = offsets
@@ -32,6 +33,8 @@ class World:
         self.measured: list[str] = []
         self.extent_calls = 0
         self.is_other_silent = False
+        self.is_hanging = False
+        self.silent: set[str] = set()
         self.clock: Any = LoopClock()
         parts: Any = self
         self.lags = GroupLags(
@@ -51,17 +54,25 @@ class World:
         return SimpleNamespace(error=error, offsets={} if error else stored)
 
     def get(self, topic: str, index: int) -> Any:
-        if topic != "here":
+        if topic not in ("here", "behind"):
             return None
         return SimpleNamespace(
+            is_leader=topic == "here",
             start_offset=0,
-            high_watermark=20,
+            high_watermark=20 if topic == "here" else 3,
             timestamp_at=lambda _: self.clock.wall_ms() - 5_000,
         )
 
+    def is_leader(self, topic: str, index: int) -> bool:
+        return topic == "here"
+
     async def extents(self, wanted: Any) -> Any:
         self.extent_calls += 1
-        return {each: PartitionExtent(0, 9, 1) for each in wanted if each.topic == "there"}
+        if self.is_hanging:
+            await asyncio.sleep(3)
+            return {}
+        led = {"there", "behind"} - self.silent
+        return {each: PartitionExtent(0, 9, 1) for each in wanted if each.topic in led}
 
     async def call(self, peer: int, method: int, payload: bytes, seconds: float) -> bytes:
         assert (peer, method) == (OTHER, PeerMethod.GROUP_LAGS)
@@ -156,6 +167,30 @@ def test_leaders_on_other_brokers_are_asked_when_a_person_looks():
         assert unknown == GroupLag(None, None)
         assert none == GroupLag(0, 0.0)
         assert world.extent_calls == 1
+
+    run_virtually(run())
+
+
+def test_a_follower_that_is_behind_does_not_say_how_far_a_group_is():
+    async def run() -> None:
+        world = World({"g": {at("behind"): 3}})
+        (seen,) = await world.lags.here(["g"])
+        assert seen.records == 6
+        assert (await world.lags.positions("g"))[at("behind")].mark == 9
+        # The scan of all groups agrees, and forgets no history.
+        assert (await world.lags.totals()).records == 6
+        world.silent = {"behind"}
+        assert await world.lags.here(["g"]) == [GroupLag(None, None)]
+
+    run_virtually(run())
+
+
+def test_until_a_leader_was_asked_its_follower_has_to_do():
+    async def run() -> None:
+        world = World({"g": {at("behind"): 1}})
+        assert (await world.lags.totals()).records == 2
+        await asyncio.sleep(5)
+        assert (await world.lags.totals()).records == 8
 
     run_virtually(run())
 

@@ -126,7 +126,7 @@ class GroupLags:
         records = 0
         lagging: list[LaggingGroupSample] = []
         try:
-            meter = self._meter()
+            meter = LagMeter(self._replicas, self._clock, self._history, self._ends)
             for name in names:
                 lag = await self._measure(meter, name)
                 if lag.records:
@@ -197,7 +197,7 @@ class GroupLags:
                 for index, _ in offsets
             }
             meter = await self._meter_of(
-                {each for each in places if self._replicas.get(*each) is None}
+                {each for each in places if not self._replicas.is_leader(*each)}
             )
             found: dict[str, float | None] = {}
             for name, offsets in groups.items():
@@ -220,7 +220,7 @@ class GroupLags:
         remote: set[TopicPartition] = set()
         for name in names:
             offsets = self._groups.known_offsets(name).offsets
-            remote.update(each for each in offsets if self._replicas.get(*each) is None)
+            remote.update(each for each in offsets if not self._replicas.is_leader(*each))
             await self._take_turn()
             if len(remote) > REMOTE_PARTITIONS_MAX:
                 break
@@ -232,10 +232,10 @@ class GroupLags:
             # Nobody watches: without scans, nothing else forgets them.
             self._history.end()
         known = await self._queries.extents(remote) if remote else {}
-        return self._meter(LeaderEnds(known))
-
-    def _meter(self, ends: LeaderEnds | None = None) -> LagMeter:
-        return LagMeter(self._replicas, self._clock, self._history, ends or self._ends)
+        # A later scan must not see less.
+        self._ends.learn(known)
+        silent = {each for each in remote if each not in known}
+        return LagMeter(self._replicas, self._clock, self._history, LeaderEnds(known), silent)
 
     async def _measure(self, meter: LagMeter, name: str, *, needs_all: bool = False) -> GroupLag:
         records, seconds, is_known = 0, 0.0, True
