@@ -40,6 +40,7 @@ class World:
     def __init__(self, number: int, *coordinators: Coordinator) -> None:
         self.coordinators = list(coordinators)
         self.refusal: RefusedError | None = None
+        self.lag_refusal: RefusedError | None = None
         self.peers: dict[int, World] = {}
         self.alive = frozenset({1, 2, 3})
         self.image = image(brokers(1, 2, 3), ORDERS)
@@ -60,6 +61,8 @@ class World:
         self, name: str, groups: dict[str, tuple[tuple[int, int], ...]]
     ) -> dict[str, float | None]:
         assert (name, set(groups.values())) == ("orders", {((0, 7),)})
+        if self.lag_refusal is not None:
+            raise self.lag_refusal
         return {group: 1.5 if group == "a" else None for group in groups}
 
     async def call(self, peer: int, method: int, payload: bytes, timeout_seconds: float) -> bytes:
@@ -73,6 +76,14 @@ def cluster() -> World:
     world = World(1, Coordinator("b", "other-one"), Coordinator("d"))
     world.peers = {2: World(2, Coordinator("c", "a")), 3: World(3)}
     return world
+
+
+def test_groups_are_shown_without_their_lag_if_it_is_not_measured():
+    world = cluster()
+    world.peers[2].lag_refusal = RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many ask")
+    found = run_virtually(world.service.page(ORDERS, ["a", "b"], [], has_more=False))
+    assert [(one.group_id, one.lag_seconds) for one in found.groups] == [("a", None), ("b", None)]
+    assert found.silent == []
 
 
 def test_the_names_of_all_coordinators_are_in_order():

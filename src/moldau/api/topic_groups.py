@@ -158,9 +158,13 @@ class TopicGroups:
             )
         if request.names is None or not found:
             return found
-        seconds = await self._lags.of_topic(
-            request.topic, {group.group_id: group.offsets for group in found}
-        )
+        try:
+            seconds = await self._lags.of_topic(
+                request.topic, {group.group_id: group.offsets for group in found}
+            )
+        except RefusedError as error:
+            log.debug("the lag of groups of a topic is not measured: %s", error)
+            return found
         return [group._replace(lag_seconds=seconds.get(group.group_id)) for group in found]
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:

@@ -164,3 +164,13 @@ def test_a_read_only_listener_does_not_create_the_topic_of_coordinators(
     seen = image(brokers(1), topic(stored_in, (1,)))
     made.seed(topics=seen.topics)
     assert not isinstance(outcome(find, made.session(listener=listener)), RefusedError)
+
+
+def test_a_group_is_shown_without_lags_while_too_many_ask_for_them() -> None:
+    made = world()
+
+    def refuse(name: str) -> None:
+        raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"too many ask: {name}")
+
+    made.services["group_lags"].effects["positions"] = refuse
+    assert outcome(lambda s: s.queries.position_lags("billing"), made.session()) == {}

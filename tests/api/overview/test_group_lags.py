@@ -195,6 +195,33 @@ def test_until_a_leader_was_asked_its_follower_has_to_do():
     run_virtually(run())
 
 
+def test_a_leader_that_hangs_holds_up_no_other_request():
+    async def run() -> None:
+        world = World({"g": {at("there"): 1}, "h": {at("here"): 1}})
+        world.is_hanging = True
+        began = world.clock.monotonic()
+        waiting = [asyncio.ensure_future(world.lags.here(["g"])) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        assert (await world.lags.totals()).records == 19
+        # Somebody else may wait for it, too, but not everybody.
+        for asked in (
+            world.lags.here(["h"]),
+            world.lags.positions("h"),
+            world.lags.of_topic("here", {"h": [(0, 1)]}),
+        ):
+            with pytest.raises(RefusedError, match="retry") as caught:
+                await asked
+            assert caught.value.code.is_unavailable
+        assert await world.lags.by_coordinator([("h", ME)]) == {}
+        assert await asyncio.gather(*waiting) == [[GroupLag(None, None)]] * 8
+        # All at once, and not one after the other.
+        assert world.clock.monotonic() - began < 4
+        (seen,) = await world.lags.here(["h"])
+        assert seen.records == 19
+
+    run_virtually(run())
+
+
 def test_each_position_has_its_own_lag():
     async def run() -> None:
         world = World({"g": {at("here"): 18, at("here", 1): 20, at("nowhere"): 1}})

@@ -7,12 +7,13 @@ import asyncio
 import heapq
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import msgspec
 
-from moldau.api.cluster_queries import ClusterQueries
+from moldau.api.cluster_queries import ClusterQueries, PartitionExtent
 from moldau.api.lag_history import LagHistory
 from moldau.api.lag_meter import LagMeter
 from moldau.api.leader_ends import REMOTE_PARTITIONS_MAX, LeaderEnds
@@ -37,6 +38,8 @@ _LOOKUPS_MAX: Final = 10
 """Reads of the log in one scan, for ages from before the first one."""
 _LOOKUPS_OF_ONE_MAX: Final = 100
 """The same, when a person looks at some groups."""
+_ASKING_MAX: Final = 8
+"""Requests that wait for leaders, or for their turn."""
 _EVERY_SECONDS: Final = 1.5
 _WAIT_SECONDS: Final = 0.5
 _SHARE_MAX: Final = 0.1
@@ -66,6 +69,13 @@ class PositionLag(NamedTuple):
     seconds: float | None
 
 
+class _Leaders(NamedTuple):
+    """What the leaders of partitions said, and whose did not respond."""
+
+    known: Mapping[TopicPartition, PartitionExtent]
+    silent: set[TopicPartition]
+
+
 class GroupLags:
     def __init__(
         self,
@@ -86,6 +96,7 @@ class GroupLags:
         self._history = LagHistory()
         self._ends = LeaderEnds()
         self._turn = asyncio.Lock()
+        self._asking = 0
         self._done = 0
         self._totals = LagTotals()
         self._next_at = float("-inf")
@@ -158,7 +169,11 @@ class GroupLags:
 
     async def _ask(self, broker: BrokerId, names: Sequence[str]) -> list[GroupLag]:
         if broker == self._me:
-            return await self.here(names)
+            try:
+                return await self.here(names)
+            except RefusedError as error:
+                log.debug("the lag of groups is not measured: %s", error)
+                return []
         try:
             request = msgspec.msgpack.encode(names)
             reply = await self._caller.call(
@@ -170,53 +185,72 @@ class GroupLags:
             return []
 
     async def here(self, names: Sequence[str]) -> list[GroupLag]:
-        """Of groups that this broker coordinates."""
-        async with self._turn:
-            meter = await self._fresh_meter(names)
-            return [await self._measure(meter, name, needs_all=True) for name in names]
+        """Of groups that this broker coordinates. Raises RefusedError."""
+        with self._counted():
+            leaders = await self._ask_leaders(await self._led_elsewhere(names))
+            async with self._turn:
+                meter = self._fresh_meter(leaders)
+                return [await self._measure(meter, name, needs_all=True) for name in names]
 
     async def positions(self, name: str) -> dict[TopicPartition, PositionLag]:
-        """Of each committed offset of a group that this broker coordinates."""
-        async with self._turn:
-            meter = await self._fresh_meter([name])
-            found = {}
-            for partition, stored in dict(self._groups.known_offsets(name).offsets).items():
-                found[partition] = PositionLag(*meter.position(partition, stored.offset))
-                await self._take_turn()
-            return found
+        """Of each committed offset of a group that this broker coordinates. Raises RefusedError."""
+        with self._counted():
+            leaders = await self._ask_leaders(await self._led_elsewhere([name]))
+            async with self._turn:
+                meter = self._fresh_meter(leaders)
+                found = {}
+                for partition, stored in dict(self._groups.known_offsets(name).offsets).items():
+                    found[partition] = PositionLag(*meter.position(partition, stored.offset))
+                    await self._take_turn()
+                return found
 
     async def of_topic(
         self, topic: str, groups: Mapping[str, Sequence[tuple[int, int]]]
     ) -> dict[str, float | None]:
         """How far groups are behind in one topic, by their partitions with committed offsets; None
-        without any, or if it is not known."""
-        async with self._turn:
-            places = {
-                TopicPartition(topic, PartitionIndex(index))
-                for offsets in groups.values()
-                for index, _ in offsets
-            }
-            meter = await self._meter_of(
-                {each for each in places if not self._replicas.is_leader(*each)}
-            )
-            found: dict[str, float | None] = {}
-            for name, offsets in groups.items():
-                ages = []
-                for index, committed in offsets:
-                    partition = TopicPartition(topic, PartitionIndex(index))
-                    ages.append(meter.position(partition, committed)[1])
-                    await self._take_turn()
-                known = [age for age in ages if age is not None]
-                is_known = known and (len(known) == len(ages) or max(known) > 0)
-                found[name] = round(max(known), 3) if is_known else None
-            return found
+        without any, or if it is not known. Raises RefusedError."""
+        places = {
+            TopicPartition(topic, PartitionIndex(index))
+            for offsets in groups.values()
+            for index, _ in offsets
+        }
+        elsewhere = {each for each in places if not self._replicas.is_leader(*each)}
+        with self._counted():
+            leaders = await self._ask_leaders(elsewhere)
+            async with self._turn:
+                meter = self._fresh_meter(leaders)
+                found: dict[str, float | None] = {}
+                for name, offsets in groups.items():
+                    ages = []
+                    for index, committed in offsets:
+                        partition = TopicPartition(topic, PartitionIndex(index))
+                        ages.append(meter.position(partition, committed)[1])
+                        await self._take_turn()
+                    known = [age for age in ages if age is not None]
+                    is_known = known and (len(known) == len(ages) or max(known) > 0)
+                    found[name] = round(max(known), 3) if is_known else None
+                return found
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """A peer asks for the lag of groups."""
         return msgspec.msgpack.encode(await self.here(decode_request(_decode_names, payload)))
 
-    async def _fresh_meter(self, names: Iterable[str]) -> LagMeter:
-        """Leaders on other brokers are asked first."""
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """One who asks waits for leaders and for its turn; nobody stops that when he has gone."""
+        if self._asking >= _ASKING_MAX:
+            raise RefusedError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"broker {self._me} measures the lag of groups for {_ASKING_MAX} requests: retry",
+            )
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+
+    async def _led_elsewhere(self, names: Iterable[str]) -> set[TopicPartition]:
+        """Of what these groups consume."""
         remote: set[TopicPartition] = set()
         for name in names:
             offsets = self._groups.known_offsets(name).offsets
@@ -224,18 +258,23 @@ class GroupLags:
             await self._take_turn()
             if len(remote) > REMOTE_PARTITIONS_MAX:
                 break
-        return await self._meter_of(remote)
+        return remote
 
-    async def _meter_of(self, remote: Collection[TopicPartition]) -> LagMeter:
+    async def _ask_leaders(self, remote: Collection[TopicPartition]) -> _Leaders:
+        """Without the turn: one that hangs holds up no other request."""
+        known = await self._queries.extents(remote) if remote else {}
+        return _Leaders(known, {each for each in remote if each not in known})
+
+    def _fresh_meter(self, leaders: _Leaders) -> LagMeter:
+        """Only in turn."""
         self._history.begin(_LOOKUPS_OF_ONE_MAX)
         if len(self._history) > _HISTORIES_MAX:
             # Nobody watches: without scans, nothing else forgets them.
             self._history.end()
-        known = await self._queries.extents(remote) if remote else {}
         # A later scan must not see less.
-        self._ends.learn(known)
-        silent = {each for each in remote if each not in known}
-        return LagMeter(self._replicas, self._clock, self._history, LeaderEnds(known), silent)
+        self._ends.learn(leaders.known)
+        ends = LeaderEnds(leaders.known)
+        return LagMeter(self._replicas, self._clock, self._history, ends, leaders.silent)
 
     async def _measure(self, meter: LagMeter, name: str, *, needs_all: bool = False) -> GroupLag:
         records, seconds, is_known = 0, 0.0, True
