@@ -300,6 +300,7 @@ def world() -> GuardedWorld:
     made.services["configs"].answers["alter"] = image({})
     made.services["groups"].answers |= {
         "commit_offsets": [ErrorCode.NONE],
+        "reset_offsets": {},
         "delete_offsets": [ErrorCode.NONE] * 2,
         "describe": DescribedGroup(error=ErrorCode.NONE, protocol_type="consumer"),
     }

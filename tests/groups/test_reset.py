@@ -8,7 +8,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
 
 
-def send_reset(world, offsets, *, group="g", removes_members=False) -> int:
+def send_reset(world, offsets, *, group="g", removes_members=False, expected=()) -> int:
     request: int = world.send(
         ResetOffsets,
         group_id=group,
@@ -17,6 +17,7 @@ def send_reset(world, offsets, *, group="g", removes_members=False) -> int:
             for partition, offset in offsets.items()
         ),
         removes_members=removes_members,
+        expected=tuple(expected),
     )
     return request
 
@@ -32,6 +33,30 @@ def test_a_group_without_members_gets_its_offsets(world):
     assert reset(world, {t0: 0, t1: 9}) is ErrorCode.NONE
     for one in (world, world.restarted()):
         assert one.committed() == {t0: 0, t1: 9, t2: 7}
+
+
+def test_offsets_are_set_only_if_the_expected_ones_are_still_committed(world):
+    """Members commit until they are removed: a target that was made from older ones is stale."""
+    t0, t1 = world.tp("t", 0), world.tp("t", 1)
+    (leader,) = world.stable()
+    assert world.commit({t0: 5, t1: 6}, leader, 1) is ErrorCode.NONE
+    seen = ((t0, Offset(5)), (t1, Offset(6)))
+    assert world.commit({t0: 9}, leader, 1) is ErrorCode.NONE
+    stale = reset(world, {t0: 3}, removes_members=True, expected=seen)
+    assert stale is ErrorCode.INVALID_UPDATE_VERSION
+    unknown = reset(world, {t0: 3}, removes_members=True, expected=[(world.tp("t", 2), Offset(0))])
+    assert unknown is ErrorCode.INVALID_UPDATE_VERSION
+    assert (world.state(), world.committed()) == ("Stable", {t0: 9, t1: 6})
+    again = ((t0, Offset(9)), (t1, Offset(6)))
+    assert reset(world, {t0: 7}, removes_members=True, expected=again) is ErrorCode.NONE
+    assert world.committed() == {t0: 7, t1: 6}
+
+
+def test_the_reply_has_the_offsets_that_were_replaced(world):
+    t0, t1, t2 = (world.tp("t", index) for index in range(3))
+    world.commit({t0: 5, t1: 6})
+    reply = world.reply(send_reset(world, {t0: 1, t2: 2}))
+    assert reply.replaced == {t0: 5}
 
 
 def test_members_are_removed_only_if_that_is_wanted(world):

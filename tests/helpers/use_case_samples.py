@@ -338,7 +338,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "groups.reset": one(
         lambda s: s.groups.reset(
             "billing", ORDERS, {0: 7}, removes_members=True, validate_only=False
-        )
+        ),
+        answers={"groups.reset_offsets": {PARTITION: Offset(3)}},
     ),
     "groups.fetch_offsets": one(
         lambda s: s.groups.fetch_offsets("billing", None),

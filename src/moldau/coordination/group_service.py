@@ -5,10 +5,11 @@ see `coordinator_service`.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from typing import TypeVar, Unpack
+from types import MappingProxyType
+from typing import Final, TypeVar, Unpack
 
 from moldau.coordination.coordinator_host import CoordinatorHost
 from moldau.coordination.coordinator_service import (
@@ -50,7 +51,9 @@ from moldau.groups.results import (
 )
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from moldau.model.ids import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+
+_ANY: Final[Mapping[TopicPartition, Offset]] = MappingProxyType({})
 
 R = TypeVar("R", bound=Result)
 
@@ -285,10 +288,19 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         return _with_unknown(known, result.errors)
 
     async def reset_offsets(
-        self, group_id: str, offsets: Sequence[OffsetToCommit], *, removes_members: bool
-    ) -> None:
-        """Set offsets for an administrator, all or none. Raises RefusedError, NON_EMPTY_GROUP if
-        the group has members that are not to be removed. The caller has checked the topics."""
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        removes_members: bool,
+        expected: Mapping[TopicPartition, Offset] = _ANY,
+    ) -> Mapping[TopicPartition, Offset]:
+        """Set offsets for an administrator, all or none; returns those that they replace.
+
+        Raises RefusedError, NON_EMPTY_GROUP if the group has members that are not to be removed,
+        INVALID_UPDATE_VERSION if others than the `expected` ones are committed. The caller has
+        checked the topics.
+        """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
         result = await self.submit(
             group_id,
@@ -297,11 +309,13 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
                 group_id=group_id,
                 offsets=tuple(offsets),
                 removes_members=removes_members,
+                expected=tuple(expected.items()),
             ),
             ResetResult,
         )
         if result.error is not ErrorCode.NONE:
             raise RefusedError(result.error)
+        return result.replaced
 
     # ---- transactions
 

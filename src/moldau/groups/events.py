@@ -172,12 +172,16 @@ class DeleteOffsets(Struct, frozen=True, kw_only=True):
 
 
 class ResetOffsets(Struct, frozen=True, kw_only=True):
-    """Sets offsets for an administrator: in a group without members, or after their removal."""
+    """Sets offsets for an administrator: in a group without members, or after their removal.
+
+    Rejected if others are committed than the `expected` ones, which the new ones were made from.
+    """
 
     request_id: int
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
     removes_members: bool = False
+    expected: tuple[tuple[TopicPartition, Offset], ...] = ()
 
 
 class TopicsDeleted(Struct, frozen=True, kw_only=True):

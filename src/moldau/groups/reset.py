@@ -5,6 +5,10 @@ that joined since: those get their partitions by a later write, and then fetch t
 offset in an open transaction does not replace one that is set here, see `Group.apply`.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from moldau.groups.consumer.context import ConsumerContext
 from moldau.groups.consumer.records import (
     CurrentAssignmentRecord,
@@ -22,6 +26,9 @@ from moldau.groups.results import ResetResult
 from moldau.groups.write import Write
 from moldau.model.coordinator_events import TOO_LARGE, client_error
 from moldau.model.errors import ErrorCode
+from moldau.model.ids import Offset, TopicPartition
+
+_NOTHING: Final[Mapping[TopicPartition, Offset]] = MappingProxyType({})
 
 
 class GroupReset:
@@ -39,14 +46,19 @@ class GroupReset:
         group = self.runtime.group(event.group_id)
         self.runtime.submit(now, group, ResetOffsetsWrite(self, group, event))
 
-    def reply(self, event: ResetOffsets, error: ErrorCode) -> None:
-        self.runtime.reply(event.request_id, ResetResult(error=error))
+    def reply(
+        self,
+        event: ResetOffsets,
+        error: ErrorCode,
+        replaced: Mapping[TopicPartition, Offset] = _NOTHING,
+    ) -> None:
+        self.runtime.reply(event.request_id, ResetResult(error=error, replaced=dict(replaced)))
 
 
 class ResetOffsetsWrite(Write):
     """All of it, or nothing: but members that were removed stay away if the append fails."""
 
-    __slots__ = ("_event", "_group", "_removed", "_reset")
+    __slots__ = ("_event", "_group", "_removed", "_replaced", "_reset")
 
     def __init__(self, reset: GroupReset, group: Group, event: ResetOffsets) -> None:
         self._reset = reset
@@ -54,12 +66,20 @@ class ResetOffsetsWrite(Write):
         self._event = event
         self._removed: list[str] = []
         """Members of the consumer protocol."""
+        self._replaced: dict[TopicPartition, Offset] = {}
 
     def decide(self, now: float) -> list[GroupsRecord]:
         group, event = self._group, self._event
         if not group.is_empty and not event.removes_members:
             self._reset.reply(event, ErrorCode.NON_EMPTY_GROUP)
             return []
+        # Members go on to commit until they are removed, which is here.
+        known = {place: one.offset for place, one in group.offsets.items()}
+        if any(known.get(place) != offset for place, offset in event.expected):
+            self._reset.reply(event, ErrorCode.INVALID_UPDATE_VERSION)
+            return []
+        wanted = (one.partition for one in event.offsets)
+        self._replaced = {place: known[place] for place in wanted if place in known}
         records: list[GroupsRecord] = []
         if group.consumer is not None and group.has_consumers:
             records += self._without_consumers(group.consumer)
@@ -69,7 +89,7 @@ class ResetOffsetsWrite(Write):
             records.append(GroupRecord(group_id=group.group_id, value=value))
         records += self._reset.offsets.records(group, event.offsets)
         if not records:
-            self._reset.reply(event, ErrorCode.NONE)
+            self._reset.reply(event, ErrorCode.NONE, self._replaced)
         return records
 
     def _without_consumers(self, state: ConsumerState) -> list[GroupsRecord]:
@@ -89,7 +109,7 @@ class ResetOffsetsWrite(Write):
     def committed(self, now: float) -> None:
         for member_id in self._removed:
             self._reset.context.forget(self._group, member_id)
-        self._reset.reply(self._event, ErrorCode.NONE)
+        self._reset.reply(self._event, ErrorCode.NONE, self._replaced)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         too_large = error in TOO_LARGE

@@ -116,9 +116,10 @@ class DeleteOffsetsResult(Struct, frozen=True, kw_only=True):
 
 
 class ResetResult(Struct, frozen=True, kw_only=True):
-    """All offsets are set, or none is."""
+    """All offsets are set, or none is; `replaced` are those that were committed until then."""
 
     error: ErrorCode
+    replaced: dict[TopicPartition, Offset] = {}
 
 
 Result = (

@@ -1,15 +1,24 @@
 """Groups reset and deleted over HTTP: alone, with members, and by any broker of three."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
+from handler_calls import topic as topic_of
+from starlette.requests import Request
 
+from harness.virtual_loop import run_virtually
 from http_client import Reply, ask
 from moldau import QueueClient
+from moldau.api.cluster_queries import PartitionExtent
 from moldau.client.wire.client import KafkaClient
+from moldau.edge.http import group_changes
+from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.ids import PartitionIndex, TopicPartition
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 pytestmark = pytest.mark.system
@@ -122,6 +131,86 @@ def test_only_chosen_partitions_move_and_a_shift_needs_a_position(moldau_session
         assert refused(reply) == (status, error)
     gone = reset(address, "no-such-group", "reset-some", "earliest")
     assert refused(gone) == (404, "GROUP_ID_NOT_FOUND")
+
+
+class BusyGroup:
+    """A session with a group at 50, whose members commit 60 while leaders are asked."""
+
+    broker_id = 1
+
+    def __init__(self) -> None:
+        self.committed = 50
+        self.written: list[tuple[dict[int, int], dict[int, int] | None]] = []
+        self.groups = self.queries = self.queues = self.topics = self
+        self.are_stored = True
+
+    def get(self, name: str) -> Any:
+        return topic_of(name, (1,))
+
+    def known_groups(self) -> list[Any]:
+        return []
+
+    async def find_coordinator(self, name: str) -> int:
+        return 1
+
+    def describe_consumers(self, name: str) -> Any:
+        return SimpleNamespace(error=ErrorCode.NONE, members=["one"])
+
+    async def fetch_offsets(self, name: str, partitions: Any) -> Any:
+        stored = {TopicPartition("t", PartitionIndex(0)): SimpleNamespace(offset=self.committed)}
+        return SimpleNamespace(error=ErrorCode.NONE, offsets=stored)
+
+    async def extents(self, partitions: Any) -> Any:
+        self.committed = 60
+        return {each: PartitionExtent(0, 100, 1) for each in partitions}
+
+    async def reset(
+        self, name: str, topic: Any, offsets: Any, *, expected: Any = None, **_: Any
+    ) -> dict[int, int]:
+        self.written.append((offsets, expected))
+        if expected not in (None, {0: self.committed}):
+            raise RefusedError(ErrorCode.INVALID_UPDATE_VERSION)
+        return {0: self.committed}
+
+    async def decided(self, work: Any) -> Any:
+        return await work
+
+    def post(self, monkeypatch: pytest.MonkeyPatch, to: Any) -> Any:
+        body = json.dumps({"topic": "t", "to": to, "force": True}).encode()
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "path_params": {"group": "g"},
+        }
+        monkeypatch.setattr(group_changes, "session_of", lambda _: self)
+        return run_virtually(group_changes._reset(Request(scope, receive)))
+
+
+def test_a_shift_is_refused_if_members_commit_meanwhile(monkeypatch):
+    group = BusyGroup()
+    with pytest.raises(RefusedError, match="nothing was changed") as caught:
+        group.post(monkeypatch, {"shift": -10})
+    assert "repeat the preview" in caught.value.hint
+    assert group.written == [({0: 40}, {0: 50})]
+    # Nobody commits any more.
+    reply = json.loads(group.post(monkeypatch, {"shift": -10}).body)
+    assert reply["partitions"] == [
+        {"partition": 0, "from": 60, "to": 50, "read_again": 10, "skipped": 0}
+    ]
+
+
+def test_the_answer_has_the_position_that_was_left(monkeypatch):
+    """Another target than a shift does not depend on it."""
+    reply = json.loads(BusyGroup().post(monkeypatch, {"offset": 20}).body)
+    assert reply["partitions"] == [
+        {"partition": 0, "from": 60, "to": 20, "read_again": 40, "skipped": 0}
+    ]
 
 
 class Member:

@@ -162,8 +162,13 @@ class GuardedGroups:
         *,
         removes_members: bool,
         validate_only: bool,
-    ) -> None:
-        """Sets offsets of one topic, all or none; with `validate_only`, only checks the rights."""
+        expected: Mapping[int, int] | None = None,
+    ) -> dict[int, int] | None:
+        """Sets offsets of one topic, all or none; returns those that they replace.
+
+        With `validate_only`, only checks the rights. Refused if others than the `expected` ones are
+        committed.
+        """
         parts = [
             OffsetToCommit(
                 partition=TopicPartition(topic.name, PartitionIndex(index)), offset=Offset(offset)
@@ -178,8 +183,18 @@ class GuardedGroups:
         about = Parts(lines, ", ".join, f"{heading}{removal}{topic.name}: ")
         self._guard.check("groups.reset", _GROUP, group_id, about)
         self._guard.check("groups.reset", _TOPIC, topic.name, heading)
-        if not validate_only:
-            await self._service.reset_offsets(group_id, parts, removes_members=removes_members)
+        if validate_only:
+            return None
+        replaced = await self._service.reset_offsets(
+            group_id,
+            parts,
+            removes_members=removes_members,
+            expected={
+                TopicPartition(topic.name, PartitionIndex(index)): Offset(offset)
+                for index, offset in (expected or {}).items()
+            },
+        )
+        return {place.partition: offset for place, offset in replaced.items()}
 
     async def fetch_offsets(
         self,

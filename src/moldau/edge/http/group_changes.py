@@ -1,6 +1,6 @@
 """/api/v1/groups/{group}: sets the offsets of a group, and deletes it, on its coordinator."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -108,23 +108,33 @@ async def _reset(request: Request) -> Response:
     hint = "stop its members first, or remove them by force: true"
     if _count_members(session, name) and not wanted.force:
         raise _not_empty(name, hint)
-    changes = await _changes(session, name, topic, wanted)
+    changes, known = await _changes(session, name, topic, wanted)
+    is_shift = isinstance(wanted.to, ResetTarget) and wanted.to.shift is not None
     work = session.groups.reset(
         name,
         topic,
         {change.partition: change.to for change in changes},
         removes_members=wanted.force,
         validate_only=wanted.validate_only,
+        # A shift begins at what was committed: members may go on meanwhile.
+        expected=_positions(changes) if is_shift else None,
     )
     try:
-        await session.decided(work)
+        replaced = await session.decided(work)
     except RefusedError as error:
         if error.code is ErrorCode.NON_EMPTY_GROUP:
             # A member joined meanwhile.
             raise _not_empty(name, hint) from None
         if error.code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
             error.hint = "name fewer partitions in one request"
+        if error.code is ErrorCode.INVALID_UPDATE_VERSION:
+            raise _moved_on(name) from None
         raise
+    if replaced is not None and replaced != _positions(changes):
+        changes = [
+            _change(one.partition, replaced.get(one.partition), one.to, known[one.partition])
+            for one in changes
+        ]
     shown = GroupReset(
         group=name, topic=topic.name, partitions=changes, validate_only=wanted.validate_only
     )
@@ -174,10 +184,23 @@ def _not_empty(name: str, hint: str) -> RefusedError:
     return refusal
 
 
+def _moved_on(name: str) -> RefusedError:
+    refusal = RefusedError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"Group '{name}' committed other offsets meanwhile; nothing was changed",
+    )
+    refusal.hint = "stop its members, or repeat the preview and the request"
+    return refusal
+
+
+def _positions(changes: Iterable[ResetPartition]) -> dict[int, int]:
+    return {one.partition: one.before for one in changes if one.before is not None}
+
+
 async def _changes(
     session: Session, name: str, topic: Topic, wanted: ResetWanted
-) -> list[ResetPartition]:
-    """From where to where each partition goes. Raises RefusedError."""
+) -> tuple[list[ResetPartition], Mapping[int, PartitionExtent]]:
+    """From where to where each partition goes, and what exists. Raises RefusedError."""
     indexes = list(dict.fromkeys(wanted.partitions or range(len(topic.partitions))))
     for index in indexes:
         if index >= len(topic.partitions):
@@ -195,7 +218,10 @@ async def _changes(
     _check_all(topic, indexes, known)
     targets = await _targets(session, topic, indexes, wanted.to, committed, known)
     _check_all(topic, indexes, targets)
-    return [_change(index, committed.get(index), targets[index], known[index]) for index in indexes]
+    changes = [
+        _change(index, committed.get(index), targets[index], known[index]) for index in indexes
+    ]
+    return changes, known
 
 
 async def _committed(

@@ -48,6 +48,7 @@ _CONFLICT: Final = frozenset(
         ErrorCode.DUPLICATE_VOTER,
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.NON_EMPTY_GROUP,
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
