@@ -165,8 +165,10 @@ def test_nothing_passes_a_cut_link_until_it_is_mended() -> None:
             await until(lambda: not link.is_connected, "the silent connection ends")
             await asyncio.sleep(0.1)
             assert not link.is_connected
+            before = one.listener.accepted_total
             cuts.set(set())
-            await until(lambda: link.is_connected, "it connects again")
+            await until(lambda: one.listener.accepted_total > before, "the peer connects again")
+            await until(lambda: link.is_connected and other.is_connected, "both are connected")
             assert await one.call(TWO, 7, b"y", 60) == b"y"
         finally:
             one.close()
