@@ -142,6 +142,14 @@ console: $(VENV)/console $(VENV)/run ## check, test and build the web console ag
 	@mkdir -p build && $(BIN)/python -m moldau.edge.http.openapi > build/schemas.json
 	@cd console && npm run --silent types >/dev/null && npm run --silent check && npm test --silent && npm run --silent build
 
+.PHONY: console-pictures
+console-pictures: $(VENV)/check chromium ## take the pictures of the console in docs/ again, of a cluster at work (2 minutes)
+	@MOLDAU_WRITE_PICTURES=1 $(BIN)/python -m pytest -q tests/console/test_pictures.py
+
+.PHONY: lighthouse
+lighthouse: $(VENV)/check chromium ## speed and accessibility of pages of the console, by Lighthouse (needs Node; 3 minutes)
+	@$(BIN)/python -m benchmarks.lighthouse
+
 .PHONY: ready
 ready: $(VENV)/test $(VENV)/deploy $(VENV)/console kcat chromium prometheus
 
