@@ -34,6 +34,7 @@ class Stream:
         self.response = response
         assert response.status == 200
         assert response.getheader("content-type") == "text/event-stream; charset=utf-8"
+        assert response.getheader("x-accel-buffering") == "no"
         assert self.block() == ["retry: 1000"]
 
     def block(self) -> list[str]:

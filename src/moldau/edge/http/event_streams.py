@@ -10,13 +10,16 @@ from moldau.api.quotas import charged
 from moldau.edge.http.responses import HEADERS
 
 MEDIA_TYPE: Final = "text/event-stream"
+_UNBUFFERED: Final = {"x-accel-buffering": "no"}
+"""Proxies like nginx hold back what is small, unless they are told not to."""
 
 
 class EventStream(StreamingResponse):
     """Calls `on_end` when the stream ends for any reason."""
 
     def __init__(self, events: AsyncIterator[bytes], *, on_end: Callable[[], None]) -> None:
-        super().__init__(events, headers=HEADERS, media_type=MEDIA_TYPE)
+        headers = {**HEADERS, **_UNBUFFERED}
+        super().__init__(events, headers=headers, media_type=MEDIA_TYPE)
         self._on_end = on_end
 
     async def stream_response(self, send: Send) -> None:
