@@ -11,7 +11,7 @@ from moldau.edge.http.responses import HEADERS
 
 MEDIA_TYPE: Final = "text/event-stream"
 _UNBUFFERED: Final = {"x-accel-buffering": "no"}
-"""Proxies like nginx hold back what is small, unless they are told not to."""
+"""Without it proxies like nginx hold back small events."""
 
 
 class EventStream(StreamingResponse):
