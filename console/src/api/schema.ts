@@ -1285,6 +1285,7 @@ export interface components {
         SettingMeaning: {
             default: string | null;
             doc: string;
+            has_effect: boolean;
             name: string;
             read_only: boolean;
             type: string;

@@ -63,6 +63,8 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     is_for_tools: bool = False
     """Set by a command of Moldau, not by people."""
+    has_effect: bool = True
+    """Otherwise it is only stored, for tools that expect it."""
 
     @property
     def values(self) -> tuple[str, ...]:

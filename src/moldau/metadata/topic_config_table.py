@@ -325,6 +325,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigDefinition]] = {
             replace(
                 ignored,
                 documentation=f"{ignored.documentation} Stored for compatibility, without effect.",
+                has_effect=False,
             )
             for ignored in _WITHOUT_EFFECT
         ),

@@ -42,6 +42,10 @@ def test_every_setting_is_explained(moldau_session_broker, moldau_topic):
     units = {"retention.ms": "ms", "segment.bytes": "bytes", "moldau.flush": None}
     assert {name: found[name]["unit"] for name in units} == units
     assert [name for name, one in found.items() if one["read_only"]] == ["moldau.restoring"]
+    idle = {name for name, one in found.items() if not one["has_effect"]}
+    assert "preallocate" in idle
+    assert "retention.ms" not in idle
+    assert idle == {name for name, one in found.items() if "without effect" in one["doc"]}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

@@ -29,6 +29,8 @@ class SettingMeaning(Struct, frozen=True, kw_only=True):
     unit: str | None
     read_only: bool
     """Set by a command of Moldau, not by people."""
+    has_effect: bool
+    """false: stored for tools that expect it."""
 
 
 class TopicSettings(Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ def _meaning(setting: TopicSetting) -> SettingMeaning:
         values=list(definition.values) or None,
         unit=definition.unit,
         read_only=definition.is_for_tools,
+        has_effect=definition.has_effect,
     )
 
 
