@@ -33,16 +33,25 @@ export function address(path: (string | number)[], params: Params = {}): string 
   return `${ROOT}${path.map((part) => "/" + encodeURIComponent(part)).join("")}${text ? `?${text}` : ""}`;
 }
 
+/** Without a reply for so long, the broker is asked whether it is there. A search may take longer. */
+const SLOW_MS = 4000;
+
 export async function request(url: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   if (login.token) headers.set("authorization", `Bearer ${login.token}`);
+  const signals = init.signal ? [init.signal] : [];
+  // A change may have been made, though nobody says so: its reply is waited for.
+  if ((init.method ?? "GET") === "GET") signals.push(connection.signal);
+  const slow = setTimeout(() => connection.doubted(), SLOW_MS);
   let reply: Response;
   try {
-    reply = await fetch(url, { ...init, headers, credentials: "omit", cache: "no-store" });
+    reply = await fetch(url, { ...init, headers, signal: AbortSignal.any(signals), credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     connection.doubted();
     throw new Problem(0, "NETWORK_EXCEPTION", "The broker does not answer.", "This page tries again by itself.");
+  } finally {
+    clearTimeout(slow);
   }
   connection.works();
   if (reply.ok) return reply;

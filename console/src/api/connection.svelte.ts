@@ -1,6 +1,8 @@
 /** Whether the broker that served this page answers. While it does not, it is asked again and again. */
 
 const AGAIN_MS = 1500;
+/** A broker that hangs accepts connections, and answers none: its kernel does that. */
+const ANSWER_MS_MAX = 4000;
 
 class Connection {
   isLost = $state(false);
@@ -8,6 +10,12 @@ class Connection {
   /** Grows with each return: what was shown before may be old. */
   returns = $state(0);
   #isAsking = false;
+  #ends = new AbortController();
+
+  /** Ends when the connection is lost: what is only read need not wait longer. */
+  get signal(): AbortSignal {
+    return this.#ends.signal;
+  }
 
   works(): void {
     if (!this.isLost) return;
@@ -15,7 +23,7 @@ class Connection {
     this.returns++;
   }
 
-  /** A request got no reply. Only the broker itself tells whether it is gone: a single one may fail. */
+  /** A request got no reply, or none yet. Only the broker itself tells whether it is gone: a single one may fail. */
   doubted(): void {
     if (this.#isAsking) return;
     this.#isAsking = true;
@@ -24,14 +32,20 @@ class Connection {
 
   async #ask(): Promise<void> {
     try {
-      await fetch("/healthz", { cache: "no-store" });
+      await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS_MAX) });
       this.#isAsking = false;
       this.works();
     } catch {
-      if (!this.isLost) this.since = Date.now();
-      this.isLost = true;
+      if (!this.isLost) this.#lost();
       setTimeout(() => void this.#ask(), AGAIN_MS);
     }
+  }
+
+  #lost(): void {
+    this.since = Date.now();
+    this.isLost = true;
+    this.#ends.abort();
+    this.#ends = new AbortController();
   }
 }
 

@@ -1,6 +1,7 @@
 /** Server-Sent Events read by fetch, which can send a token; EventSource cannot. */
 
 import { asProblem, Problem, request } from "./client";
+import { connection } from "./connection.svelte";
 
 export type ServerEvent = { name: string; id: string; data: string };
 
@@ -29,24 +30,40 @@ export class EventReader {
 }
 
 const AGAIN_MS = [500, 1000, 2000, 4000];
+/** Brokers send a comment after ten seconds without an event. */
+const QUIET_MS_MAX = 25_000;
+
+export type Followed = {
+  event: (event: ServerEvent) => void;
+  problem?: (problem: Problem) => void;
+  open?: () => void;
+  /** It broke off, or was never open; when something of it came last. */
+  broken?: (heardMs: number) => void;
+};
 
 /**
- * Follows a stream until `signal` ends it, and connects again when it breaks off. A refusal that another
- * try cannot change (no right, no such topic) goes to `onProblem`, and ends it.
+ * Follows a stream until `signal` ends it, and connects again when it breaks off or says nothing for `quietMsMax`.
+ * A refusal that another try cannot change (no right, no such topic) goes to `on.problem`, and ends it.
  */
 export async function follow(
   url: () => string,
-  on: { event: (event: ServerEvent) => void; problem?: (problem: Problem) => void; open?: () => void },
+  on: Followed,
   signal: AbortSignal,
+  quietMsMax = QUIET_MS_MAX,
 ): Promise<void> {
   let failures = 0;
+  let heard = Date.now();
   while (!signal.aborted) {
+    const quiet = new Quiet(quietMsMax);
     try {
-      const reply = await request(url(), { signal, headers: { accept: "text/event-stream" } });
+      const init = { signal: AbortSignal.any([signal, quiet.signal]), headers: { accept: "text/event-stream" } };
+      const reply = await request(url(), init);
       on.open?.();
       const reader = reply.body!.pipeThrough(new TextDecoderStream()).getReader();
       const events = new EventReader();
       for (;;) {
+        quiet.heard();
+        heard = Date.now();
         const { value, done } = await reader.read();
         if (done) break;
         failures = 0;
@@ -62,8 +79,41 @@ export async function follow(
         on.problem?.(problem);
         return;
       }
+    } finally {
+      quiet.end();
     }
+    if (signal.aborted) return;
+    connection.doubted();
+    on.broken?.(heard);
     await pause(AGAIN_MS[Math.min(failures++, AGAIN_MS.length - 1)]!, signal);
+  }
+}
+
+/** Ends a request of which nothing comes: a broker that hangs closes no connection. */
+class Quiet {
+  #ends = new AbortController();
+  #timer: ReturnType<typeof setTimeout>;
+
+  constructor(readonly msMax: number) {
+    this.#timer = this.#begun();
+  }
+
+  get signal(): AbortSignal {
+    return this.#ends.signal;
+  }
+
+  heard(): void {
+    clearTimeout(this.#timer);
+    this.#timer = this.#begun();
+  }
+
+  end(): void {
+    clearTimeout(this.#timer);
+    this.#ends.abort();
+  }
+
+  #begun(): ReturnType<typeof setTimeout> {
+    return setTimeout(() => this.#ends.abort(), this.msMax);
   }
 }
 

@@ -2,11 +2,15 @@
 
 import { asProblem, type Problem } from "./client";
 import { address } from "./client";
+import { connection } from "./connection.svelte";
 import { follow } from "./events";
+import { share, type Told, whileSeen } from "./tabs";
 import type { HappenedEvent, History, Overview } from "./types";
 
 const POINTS_MAX = 450;
 const EVENTS_MAX = 200;
+/** Events come every two seconds. */
+const QUIET_MS_MAX = 10_000;
 
 class LiveOverview {
   latest = $state.raw<Overview | null>(null);
@@ -14,21 +18,58 @@ class LiveOverview {
   events = $state.raw<HappenedEvent[]>([]);
   problem = $state.raw<Problem | null>(null);
 
-  watch(): () => void {
+  /** While this tab is seen: by a stream, or by another tab that has one. `who`: rights differ between users. */
+  watch(who: string): () => void {
+    return whileSeen(() => this.#begin(who));
+  }
+
+  #begin(who: string): () => void {
     const ended = new AbortController();
-    const shown = (data: string): void => {
+    let isLeading = false;
+    let quiet: ReturnType<typeof setTimeout> | undefined;
+    const heard = (): void => {
+      clearTimeout(quiet);
+      quiet = setTimeout(() => connection.doubted(), QUIET_MS_MAX);
+    };
+    const show = (data: string): void => {
+      heard();
       try {
         this.#show(JSON.parse(data) as Overview);
       } catch (error) {
         this.problem = asProblem(error);
       }
     };
-    void follow(
-      () => address(["overview", "stream"]),
-      { event: (event) => shown(event.data), problem: (problem) => (this.problem = problem) },
-      ended.signal,
-    );
-    return () => ended.abort();
+    const lead = async (tell: (what: Told) => void, signal: AbortSignal): Promise<void> => {
+      isLeading = true;
+      const event = (event: { data: string }): void => {
+        show(event.data);
+        tell({ data: event.data });
+      };
+      const problem = (problem: Problem): void => {
+        this.problem = problem;
+      };
+      await follow(() => address(["overview", "stream"]), { event, problem }, signal, QUIET_MS_MAX);
+      isLeading = false;
+    };
+    const told = (what: Told): void => {
+      if (what.asks && isLeading && this.latest) tell({ has: JSON.stringify(this.#whole()) });
+      if (isLeading) return;
+      if (what.data !== undefined) show(what.data);
+      else if (what.has !== undefined) show(what.has);
+    };
+    const tell = share(`moldau.overview ${who}`, { lead, told }, ended.signal);
+    // What was shown before may be long ago, and its history has a gap.
+    tell({ asks: true });
+    heard();
+    return () => {
+      clearTimeout(quiet);
+      ended.abort();
+    };
+  }
+
+  /** As the first event of a stream: with the history. */
+  #whole(): Overview | null {
+    return this.latest && { ...this.latest, history: this.history, events: this.events };
   }
 
   #show(next: Overview): void {
