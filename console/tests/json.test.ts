@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { indented, parseJson } from "../src/lib/json";
+import { hasFewer, indented, parseJson } from "../src/lib/json";
 
 describe("JSON is read without losing anything", () => {
   test("numbers keep their digits", () => {
@@ -30,5 +30,23 @@ describe("JSON is read without losing anything", () => {
   test("what JSON.stringify writes is read back", () => {
     const value = { a: [1, "two\n\u2028", null, true, { b: {} }], "": [] };
     expect(JSON.parse(indented(parseJson(JSON.stringify(value))!))).toEqual(value);
+  });
+
+  test("a string of ten megabytes is read", () => {
+    const text = "z\\n\u00e9".repeat(2_500_000);
+    expect(parseJson(`{"a":"${text}"}`)).toMatchObject({ entries: [["a", { text: JSON.parse(`"${text}"`) }]] });
+  });
+
+  test("lines end where they are many", () => {
+    const wide = parseJson("[".repeat(150) + Array(10_000).fill(1).join() + "]".repeat(150))!;
+    const first = indented(wide, 50_000);
+    expect(first.length).toBeLessThan(60_000);
+    expect(indented(wide).startsWith(first.slice(0, 50_000))).toBe(true);
+  });
+
+  test("a tree is small or not", () => {
+    expect(hasFewer(parseJson('{"a": [1, 2, {"b": 3}]}')!, 7)).toBe(true);
+    expect(hasFewer(parseJson('{"a": [1, 2, {"b": 3}]}')!, 6)).toBe(false);
+    expect(hasFewer(parseJson(JSON.stringify(Array(100).fill([1, 2, 3])))!, 300)).toBe(false);
   });
 });

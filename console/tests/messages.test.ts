@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Message } from "../src/api/types";
-import { csv, keyOf, listedKeyOf, listedValueOf, preview, shown, valueOf } from "../src/lib/messages";
+import { csv, firstOf, JSON_READ_MAX, keyOf, listedKeyOf, listedValueOf, preview, valueOf } from "../src/lib/messages";
 
 const message = (more: Partial<Message>): Message => ({
   partition: 0,
@@ -25,8 +25,9 @@ test("a preview shows characters that hide or turn text", () => {
 });
 
 test("bytes are shown in hex", () => {
-  const dump = shown(valueOf(message({ value_base64: btoa("Moldau\u0000\u00ff") })));
-  expect(dump).toBe("00000000  4d 6f 6c 64 61 75 00 ff                           Moldau··");
+  const dump = firstOf(valueOf(message({ value_base64: btoa("Moldau\u0000\u00ff") })), 1000);
+  expect(dump.isAll).toBe(true);
+  expect(dump.text).toBe("00000000  4d 6f 6c 64 61 75 00 ff                           Moldau··");
 });
 
 test("a spreadsheet runs nothing of a message", () => {
@@ -39,4 +40,23 @@ test("a list shows JSON as its text", () => {
   expect(listedKeyOf(message({ key: "" }))).toEqual({ kind: "empty" });
   expect(listedValueOf(message({})).kind).toBe("null");
   expect(listedValueOf(message({ value_base64: "/w==" })).kind).toBe("bytes");
+});
+
+test("of what is long the first part is shown", () => {
+  expect(firstOf({ kind: "text", text: "abc" }, 3)).toEqual({ text: "abc", isAll: true });
+  expect(firstOf({ kind: "text", text: "abcd" }, 3)).toEqual({ text: "abc", isAll: false });
+  expect(firstOf({ kind: "text", text: "ab\u{1f600}d" }, 3)).toEqual({ text: "ab", isAll: false });
+  const dump = firstOf({ kind: "bytes", data: new Uint8Array(10_000) }, 1000);
+  expect(dump.text.split("\n").length).toBe(13);
+  expect(dump.isAll).toBe(false);
+  const list = valueOf(message({ value: JSON.stringify(Array(1000).fill({ id: 1 })) }));
+  const part = firstOf(list, 100);
+  expect(part.text).toBe(firstOf(list, 1e9).text.slice(0, 100));
+  expect(part.isAll).toBe(false);
+});
+
+test("JSON of many megabytes is shown as it was sent", () => {
+  const value = `{"a":"${"z".repeat(JSON_READ_MAX)}"}`;
+  expect(valueOf(message({ value })).kind).toBe("text");
+  expect(valueOf(message({ value: '{"a":"z"}' })).kind).toBe("json");
 });

@@ -14,6 +14,8 @@ export const SHOWN_AS = [
   { name: "avro", title: "Avro" },
 ] as const;
 
+const DECODED_MAX = 2_000_000;
+
 export type ShownAs = (typeof SHOWN_AS)[number]["name"];
 
 /** Of a schema registry: a zero, then the id of the schema. */
@@ -21,7 +23,7 @@ export function registryId(data: Uint8Array): number | null {
   return data.length > 5 && data[0] === 0 ? new DataView(data.buffer, data.byteOffset).getUint32(1) : null;
 }
 
-export function bytesOf(message: Message): Uint8Array | null {
+export function bytesOf(message: Message): Uint8Array<ArrayBuffer> | null {
   if (message.value_base64 !== undefined && message.value_base64 !== null) return fromBase64(message.value_base64);
   return message.value === null ? null : new TextEncoder().encode(message.value);
 }
@@ -33,6 +35,7 @@ export function decode(message: Message, as: "protobuf" | "avro", schema: string
   const whole = bytesOf(message);
   if (whole === null) return { json: null, error: "It has no value." };
   if (message.is_cut) return { json: null, error: "Load all of it first." };
+  if (whole.length > DECODED_MAX) return { json: null, error: "It is too large to be decoded here." };
   const isFramed = registryId(whole) !== null;
   try {
     if (as === "avro") {

@@ -1,8 +1,10 @@
 /** Bytes as people read them: offset, sixteen bytes, and what of it is text. */
 
-export function fromBase64(text: string): Uint8Array {
+export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const raw = atob(text);
-  return Uint8Array.from(raw, (mark) => mark.charCodeAt(0));
+  const data = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at++) data[at] = raw.charCodeAt(at);
+  return data;
 }
 
 export function toBase64(data: Uint8Array): string {

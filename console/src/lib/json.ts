@@ -10,7 +10,9 @@ export type Json =
 const DEPTH_MAX = 200;
 const SPACE = /[ \t\n\r]*/y;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
-const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"/y;
+/** Without a choice under the star, for which engines keep a stack as long as the string. */
+const PLAIN = /[^"\\\u0000-\u001f]*/y;
+const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
 const WORD = /true|false|null/y;
 
 /** null: it is no JSON, or is nested too deep to be shown. */
@@ -34,8 +36,14 @@ export function parseJson(text: string): Json | null {
 
   function string(): string | null {
     match(SPACE);
-    const found = match(STRING);
-    return found === null ? null : (JSON.parse(found) as string);
+    const first = at;
+    if (text[at] !== '"') return null;
+    at++;
+    do match(PLAIN);
+    while (match(ESCAPE) !== null);
+    if (text[at] !== '"') return null;
+    at++;
+    return JSON.parse(text.slice(first, at)) as string;
   }
 
   function value(depth: number): Json | null {
@@ -77,22 +85,52 @@ export function parseJson(text: string): Json | null {
   return found !== null && at === text.length ? found : null;
 }
 
-/** The same JSON, one value per line. */
-export function indented(json: Json, depth = 0): string {
-  const pad = "  ".repeat(depth + 1);
-  const end = "\n" + "  ".repeat(depth);
-  switch (json.kind) {
-    case "object":
-      if (!json.entries.length) return "{}";
-      return `{\n${json.entries
-        .map(([name, one]) => `${pad}${JSON.stringify(name)}: ${indented(one, depth + 1)}`)
-        .join(",\n")}${end}}`;
-    case "array":
-      if (!json.items.length) return "[]";
-      return `[\n${json.items.map((one) => pad + indented(one, depth + 1)).join(",\n")}${end}]`;
-    case "string":
-      return JSON.stringify(json.text);
-    default:
-      return json.text;
+/** The same JSON, one value per line: the whole of it, or lines until `most` characters are passed. */
+export function indented(json: Json, most = Infinity): string {
+  const pieces: string[] = [];
+  let length = 0;
+
+  function put(piece: string): void {
+    pieces.push(piece);
+    length += piece.length;
   }
+
+  function list<T>(open: string, close: string, items: T[], one: (item: T) => void, depth: number): void {
+    if (!items.length) return put(open + close);
+    put(open);
+    let isFirst = true;
+    for (const item of items) {
+      if (length > most) return;
+      put((isFirst ? "\n" : ",\n") + "  ".repeat(depth + 1));
+      isFirst = false;
+      one(item);
+    }
+    if (length <= most) put("\n" + "  ".repeat(depth) + close);
+  }
+
+  function write(value: Json, depth: number): void {
+    if (value.kind === "object")
+      list("{", "}", value.entries, ([name, one]) => {
+        put(JSON.stringify(name) + ": ");
+        write(one, depth + 1);
+      }, depth);
+    else if (value.kind === "array") list("[", "]", value.items, (one) => write(one, depth + 1), depth);
+    else put(value.kind === "string" ? JSON.stringify(value.text) : value.text);
+  }
+
+  write(json, 0);
+  return pieces.join("");
+}
+
+/** Whether it holds fewer values than `most`. */
+export function hasFewer(json: Json, most: number): boolean {
+  const open = [json];
+  for (let seen = 0; open.length; seen++) {
+    if (seen + open.length >= most) return false;
+    const one = open.pop()!;
+    if (one.kind === "array" && one.items.length < most) open.push(...one.items);
+    else if (one.kind === "object" && one.entries.length < most) open.push(...one.entries.map(([, value]) => value));
+    else if (one.kind === "array" || one.kind === "object") return false;
+  }
+  return true;
 }

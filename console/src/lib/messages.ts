@@ -2,16 +2,21 @@
 
 import type { Message } from "../api/types";
 import { fromBase64, hexDump } from "./hex";
-import { indented, parseJson } from "./json";
+import { indented, type Json, parseJson } from "./json";
+
+/** Characters of a line of a dump, which shows sixteen bytes. */
+const HEX_LINE = 78;
 
 export type Content =
   | { kind: "null" }
   | { kind: "empty" }
-  | { kind: "json"; text: string }
+  | { kind: "json"; text: string; json: Json }
   | { kind: "text"; text: string }
   | { kind: "bytes"; data: Uint8Array };
 
 const PREVIEW_MAX = 300;
+/** Longer ones are shown as they were sent: to read them would keep the page from answering. */
+export const JSON_READ_MAX = 2_000_000;
 
 function listed(text: string | null, base64: string | null | undefined): Content {
   if (base64 !== null && base64 !== undefined) return { kind: "bytes", data: fromBase64(base64) };
@@ -21,8 +26,9 @@ function listed(text: string | null, base64: string | null | undefined): Content
 
 function contentOf(text: string | null, base64: string | null | undefined): Content {
   const found = listed(text, base64);
-  if (found.kind !== "text" || !/^\s*[[{]/.test(found.text)) return found;
-  return parseJson(found.text) === null ? found : { kind: "json", text: found.text };
+  if (found.kind !== "text" || found.text.length > JSON_READ_MAX || !/^\s*[[{]/.test(found.text)) return found;
+  const json = parseJson(found.text);
+  return json === null ? found : { kind: "json", text: found.text, json };
 }
 
 export function valueOf(message: Message): Content {
@@ -47,20 +53,30 @@ export function isMarker(message: Message): boolean {
   return message.kind === "commit" || message.kind === "abort";
 }
 
-/** All of it, as lines. */
-export function shown(content: Content): string {
+export type Part = { text: string; isAll: boolean };
+
+/** As lines: the first of it, up to about `most` characters. */
+export function firstOf(content: Content, most: number): Part {
   switch (content.kind) {
-    case "json": {
-      const json = parseJson(content.text);
-      return json === null ? content.text : indented(json);
-    }
+    case "json":
+      // What is cut off at the end of a line may be cut within it.
+      return firstOfText(indented(content.json, most), most);
     case "text":
-      return content.text;
-    case "bytes":
-      return hexDump(content.data);
+      return firstOfText(content.text, most);
+    case "bytes": {
+      const lines = Math.ceil(most / HEX_LINE);
+      return { text: hexDump(content.data, lines), isAll: content.data.length <= lines * 16 };
+    }
     default:
-      return "";
+      return { text: "", isAll: true };
   }
+}
+
+function firstOfText(text: string, most: number): Part {
+  if (text.length <= most) return { text, isAll: true };
+  // Two halves of a character stay together.
+  const end = /[\ud800-\udbff]/.test(text[most - 1]!) ? most - 1 : most;
+  return { text: text.slice(0, end), isAll: false };
 }
 
 /** One line of it. Control characters, which could be taken for others, are shown as such. */
@@ -98,8 +114,8 @@ export function csv(messages: Message[]): string {
   return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(one[name])).join(","))].join("\r\n") + "\r\n";
 }
 
-export function download(name: string, type: string, text: string): void {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+export function download(name: string, type: string, content: string | Uint8Array<ArrayBuffer>): void {
+  const url = URL.createObjectURL(new Blob([content], { type }));
   const anchor = document.createElement("a");
   anchor.href = url;
   anchor.download = name;

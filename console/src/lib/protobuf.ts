@@ -56,7 +56,9 @@ export function parseProtobuf(data: Uint8Array, depth = 0): Json | null {
         return null;
     }
     const name = String(tag >> 3n);
-    fields.set(name, [...(fields.get(name) ?? []), found]);
+    const known = fields.get(name);
+    if (known) known.push(found);
+    else fields.set(name, [found]);
   }
   return {
     kind: "object",
