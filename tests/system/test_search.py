@@ -178,6 +178,8 @@ def test_parameters_are_checked(cluster: Cluster) -> None:
         "offset=1&time=1",
         "limit=0",
         "json=a..b",
+        "json=nonsense(",
+        "json=amount>5",
         "partition=x",
         "cursor=AAAA",
         "value_max=-1",

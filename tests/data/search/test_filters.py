@@ -20,6 +20,7 @@ DOCUMENT = {
     "flag": True,
     "none": None,
     "list": [{"x": 1}],
+    "odd (name) = 1": {"a": "x=y"},
 }
 
 
@@ -52,6 +53,11 @@ def record(value: bytes | None, key: bytes | None = None, headers: object = ()) 
         ("none=", False),
         ("user=x", False),
         ("user.id.x", False),
+        (".user.id", True),
+        ('"user"."na\\u006de"=Zoë/x', True),
+        ('"odd (name) = 1".a=x=y', True),
+        ('"odd (name) = 1".a=x', False),
+        ("user.tags[1]", True),
     ],
 )
 def test_json_by_path(text: str, is_match: bool) -> None:
@@ -65,8 +71,22 @@ def test_json_by_path(text: str, is_match: bool) -> None:
             assert matcher.needle_in(b"\x10" + value + b"\x00") is not None
 
 
-@pytest.mark.parametrize("text", ["", "=x", "a..b", "a.", ".", "[0]x."])
-def test_paths_that_name_nothing_are_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "=x", "a..b", "a.", ".", "[0]x.", "[0]x", "a[x]", "a[", '"a"b', '""', '"a', r'"\x"'),
+        *(
+            "nonsense(",
+            "amount>5",
+            "amount >= 5",
+            "a!=b",
+            "user.id = 42",
+            "a b",
+            '"\ud800"',
+        ),
+    ],
+)
+def test_what_is_no_path_is_refused(text: str) -> None:
     assert JsonTerm.parse(text) is None
 
 

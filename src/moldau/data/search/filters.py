@@ -16,7 +16,10 @@ _INTEGER: Final = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DIGITS_MAX: Final = 40
 """Of a number that is compared; Python refuses to parse very long ones."""
-_INDEX: Final = re.compile(r"\[([0-9]{1,9})\]")
+_STEP: Final = re.compile(
+    r"""\[(?P<index>[0-9]{1,9})\]|(?P<dot>\.?)(?:(?P<name>[^\s()=!<>~"'&|\\.\[\]]+)|(?P<quoted>"(?:[^"\\]|\\.)+"))"""
+)
+"""Of a path. Other names are quoted: mostly they are something else that is no path."""
 _PLAIN: Final = re.compile(r'[^"\\/\x00-\x1f\x7f-\U0010ffff]+')
 """Text that JSON holds as it is, or by \\u escapes."""
 JSON_BYTES_MAX: Final = 1024 * 1024
@@ -38,10 +41,22 @@ class JsonTerm(Struct, frozen=True, array_like=True):
 
     @classmethod
     def parse(cls, text: str) -> "JsonTerm | None":
-        """`a.b[0].c=value`, or a path alone. None if the path is empty or has empty parts."""
-        path, equals, value = text.partition("=")
-        parts = _INDEX.sub(r".\1", path).removeprefix(".").split(".")
-        return cls(parts, value if equals else None) if all(parts) else None
+        """`a.b[0]."odd name"=value`, or a path alone. None if it begins with no path."""
+        parts: list[str] = []
+        at = 0
+        while at < len(text) and not (parts and text[at] == "="):
+            step = _STEP.match(text, at)
+            if step is None:
+                return None
+            index, dot, name, quoted = step.group("index", "dot", "name", "quoted")
+            if index is None and parts and not dot:
+                return None
+            found = index or name or _unquoted(quoted)
+            if not found:
+                return None
+            parts.append(found)
+            at = step.end()
+        return cls(parts, text[at + 1 :] if at < len(text) else None) if parts else None
 
     def matches(self, document: object) -> bool:
         found = document
@@ -66,6 +81,14 @@ class JsonTerm(Struct, frozen=True, array_like=True):
             return ("0" if text == "-0" else text).encode()
         names = [part for part in self.path if not part.isdigit() and _PLAIN.fullmatch(part)]
         return max((name.encode() for name in names), key=len, default=b"")
+
+
+def _unquoted(text: str) -> str | None:
+    try:
+        found = _decode_json(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _equals(found: Any, text: str) -> bool:

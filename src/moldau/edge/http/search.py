@@ -76,7 +76,11 @@ def read_filter(request: Request) -> tuple[SearchFilter, RecordSelection]:
     for text in texts:
         term = JsonTerm.parse(text)
         if term is None:
-            raise bad_parameter("json", "must be a path like user.items[0].id, or path=value")
+            raise bad_parameter(
+                "json",
+                """must be a path like user.items[0]."odd name", or path=value: """
+                "no other comparison is known",
+            )
         terms.append(term)
     wanted = SearchFilter(
         key=selection.key,
