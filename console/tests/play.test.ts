@@ -13,7 +13,7 @@ const board: PlayBoard = {
 };
 
 beforeAll(() => {
-  (globalThis as Record<string, unknown>).location = { origin: "http://127.0.0.1:8080", hostname: "127.0.0.1" };
+  (globalThis as Record<string, unknown>).location = { origin: "http://127.0.0.1:8080", hostname: "127.0.0.1", port: "8080", protocol: "http:" };
 });
 
 describe("what can be done", () => {

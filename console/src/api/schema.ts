@@ -79,6 +79,8 @@ export interface components {
             disk_total_bytes: number | null;
             /** @default null */
             flush_ms: number | null;
+            /** @default null */
+            grpc: components["schemas"]["Endpoint"] | null;
             http: components["schemas"]["Endpoint"] | null;
             id: number;
             is_controller: boolean;

@@ -44,7 +44,7 @@ export type SearchPage = Omit<Schemas["SearchPage"], "records"> & { records: Mes
 export type RecordsShown = Omit<Schemas["RecordsShown"], "records"> & { records: AsText<Schemas["RecordShown"]>[] };
 type Sent = Partial<Pick<Schemas["RecordSent"], "partition" | "headers">>;
 export type RecordSent = Sent & { key: string | null; value: string | null };
-export type RecordsSent = Partial<Pick<Schemas["RecordsSent"], "compression" | "value_encoding">> & {
+export type RecordsSent = Partial<Pick<Schemas["RecordsSent"], "compression" | "key_encoding" | "value_encoding" | "header_encoding">> & {
   records: RecordSent[];
 };
 export type Compression = Schemas["RecordsSent"]["compression"];

@@ -34,6 +34,7 @@ class BrokerLive(Struct, frozen=True, kw_only=True):
     is_controller: bool
     http: Endpoint | None
     kafka: Endpoint
+    grpc: Endpoint | None = None
     version: str | None = None
     started_at_ms: int | None = None
     cpu: float | None = None

@@ -1,7 +1,7 @@
 /** What can be done to a cluster on purpose: as a request, as a command, and in plain words. */
 
 import type { PlayBoard, PlayedBroker } from "../../api/types";
-import { type Command, request } from "../../lib/commands";
+import { type Command, command } from "../../lib/commands";
 import { milliseconds } from "../../lib/format";
 
 export const PAUSE_SECONDS = 10;
@@ -173,7 +173,7 @@ export function bodyOf(act: Act, chosen: number): Record<string, unknown> {
 
 export function commandOf(act: Act, chosen: number): Command {
   const moldau = act.asks ? act.moldau.replace(`{${act.asks}}`, String(chosen)) : act.moldau;
-  return request(moldau, "POST", `/${act.path.join("/")}`, bodyOf(act, chosen));
+  return command(moldau, "POST", act.path, bodyOf(act, chosen));
 }
 
 export function boundsOf(act: Act): { label: string; least: number; most: number; usual: number } {

@@ -140,6 +140,7 @@ def _broker(view: View, broker: Broker, span: Span | None) -> BrokerLive:
         is_controller=broker.id == view.scan.condition.controller,
         http=broker.http,
         kafka=Endpoint(broker.host, broker.port),
+        grpc=broker.grpc,
         silent=broker.id not in view.new,
     )
     sample = view.new.get(broker.id)
