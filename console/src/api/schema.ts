@@ -532,6 +532,15 @@ export interface components {
             partition: number;
             topic: string;
         };
+        /**
+         * LeaderRefused
+         * @description What a leader did not do, or not to the end.
+         */
+        LeaderRefused: {
+            broker: number;
+            error: string;
+            partitions: number[];
+        };
         /** LinkPlayWanted */
         LinkPlayWanted: {
             a: number;
@@ -620,7 +629,7 @@ export interface components {
         };
         /**
          * MessagesUnreadable
-         * @description Messages that were left out, as they cannot be decoded.
+         * @description Messages that were left out: they cannot be decoded, or are too large for it.
          */
         MessagesUnreadable: {
             first_offset: number;
@@ -835,6 +844,7 @@ export interface components {
             group: string;
             is_complete: boolean;
             purged: number;
+            refused: components["schemas"]["LeaderRefused"][];
             silent: number[];
             topic: string;
             what: components["schemas"]["Purged"];
@@ -1130,6 +1140,7 @@ export interface components {
             left: number | null;
             records: components["schemas"]["RedrivenShown"][];
             redriven: number;
+            refused: components["schemas"]["LeaderRefused"][];
             silent: number[];
             target: string;
             topic: string;
