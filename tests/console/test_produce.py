@@ -21,7 +21,9 @@ DROP = """(selector) => {
 
 
 @pytest.fixture
-def open_page(browser: Browser, moldau_session_broker: Broker) -> Iterator[Callable[[str], Console]]:
+def open_page(
+    browser: Browser, moldau_session_broker: Broker
+) -> Iterator[Callable[[str], Console]]:
     with console(browser, moldau_session_broker.http_address) as tab:
 
         def opened(path: str) -> Console:
