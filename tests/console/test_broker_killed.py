@@ -1,5 +1,7 @@
 """A broker is killed while somebody looks at the overview of another."""
 
+from collections.abc import Iterator
+
 import pytest
 from console_page import Console, console
 from playwright.sync_api import Browser
@@ -43,17 +45,44 @@ def state_of(tab: Console, broker: int) -> str:
     return states.get(str(broker), "")
 
 
-def test_a_page_whose_broker_is_gone_says_so_and_comes_back(browser: Browser) -> None:
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Cluster]:
     with Cluster(brokers=1, settings={"GROUP__OFFSETS_PARTITIONS": "3"}) as cluster:
-        broker = cluster.brokers[1]
-        tab = Console(browser, broker.http_address)
-        tab.open("/topics")
+        yield cluster
+
+
+def test_a_page_whose_broker_is_gone_says_so_and_comes_back(
+    browser: Browser, alone: Cluster
+) -> None:
+    broker = alone.brokers[1]
+    with console(browser, broker.http_address, "/topics") as tab:
         tab.see("No topic")
         broker.kill()
-        tab.see("No connection to the broker")
+        tab.see("No connection to the broker at")
+        assert tab.page.locator("header .health").inner_text() == "No connection to the broker"
         broker.restart()
-        tab.see_gone("No connection to the broker")
-        with KafkaClient(cluster.bootstrap) as client:
+        tab.see_gone("No connection to the broker at")
+        with KafkaClient(alone.bootstrap) as client:
             client.create_topic("new", partitions=1)
         wait_until(lambda: [row[0] for row in tab.rows("Topics")] == ["new"], "the page goes on")
-        tab.close()
+
+
+def test_a_live_view_says_what_it_missed_of_a_broker_that_hung(
+    browser: Browser, alone: Cluster
+) -> None:
+    broker = alone.brokers[1]
+    path = "/topics/watched?tab=messages&live=true"
+    with KafkaClient(alone.bootstrap) as client:
+        client.create_topic("watched", partitions=1)
+    with console(browser, broker.http_address, path) as tab:
+        tab.see("Live: new messages appear here.")
+        broker.pause()
+        try:
+            tab.see("No connection to the broker at")
+            tab.see("Interrupted since")
+        finally:
+            broker.resume()
+        tab.see_gone("No connection to the broker at")
+        tab.see("is not shown: the view was interrupted.")
+        tab.page.get_by_role("button", name="Search from").click()
+        tab.see("Searched all.")

@@ -37,3 +37,39 @@ export function whileSeen(begin: () => () => void): () => void {
     end?.();
   };
 }
+
+const UNSEEN_MS_MAX = 60_000;
+
+/**
+ * Like `whileSeen`, but one tab goes on when it is not seen: somebody may look elsewhere for a moment. Without locks
+ * (plain HTTP from another machine) each goes on for a minute.
+ */
+export function mostlyWhileSeen(name: string, begin: () => () => void): () => void {
+  let end = document.hidden ? null : begin();
+  let isEnded = false;
+  let seen = (): void => {};
+  const rest = (): void => {
+    if (!document.hidden || isEnded) return;
+    end?.();
+    end = null;
+  };
+  const changed = (): void => {
+    seen();
+    if (!document.hidden) {
+      end ??= begin();
+    } else if (navigator.locks) {
+      const isSeen = new Promise<void>((resolve) => (seen = resolve));
+      void navigator.locks.request(name, { ifAvailable: true }, (lock) => (lock ? isSeen : rest()));
+    } else {
+      const timer = setTimeout(rest, UNSEEN_MS_MAX);
+      seen = () => clearTimeout(timer);
+    }
+  };
+  document.addEventListener("visibilitychange", changed);
+  return () => {
+    isEnded = true;
+    document.removeEventListener("visibilitychange", changed);
+    seen();
+    end?.();
+  };
+}

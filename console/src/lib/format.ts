@@ -94,6 +94,13 @@ export function dateTime(ms: Value): string {
   return `${moment.format(ms)}.${String(Math.trunc(Math.abs(ms) % 1000)).padStart(3, "0")}`;
 }
 
+/** For narrow windows: the time of today, the date of another day. */
+export function shortTime(ms: Value, now = Date.now()): string {
+  if (ms === null || ms === undefined || !isTime(ms)) return NOT_KNOWN;
+  const [date = "", time = ""] = moment.format(ms).split(" ");
+  return moment.format(now).startsWith(date) ? time : date;
+}
+
 export function ago(ms: Value, now: number): string {
   if (ms === null || ms === undefined) return NOT_KNOWN;
   const seconds = (now - ms) / 1000;

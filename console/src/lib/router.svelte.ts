@@ -60,10 +60,13 @@ export function go(address: string, replace = false): void {
   }
 }
 
-/** Changes filters of this page. What is empty leaves the address. */
-export function setQuery(changes: Query): void {
+/** Changes filters of this page. What is empty leaves the address. `isStep`: Back returns to those before. */
+export function setQuery(changes: Query, isStep = false): void {
   const query = withQuery(new URLSearchParams(location.search), changes).toString();
-  go(location.pathname + (query ? `?${query}` : ""), true);
+  const address = location.pathname + (query ? `?${query}` : "");
+  if (!isStep || address === location.pathname + location.search) return go(address, true);
+  history.pushState(null, "", address);
+  route.read();
 }
 
 function withQuery(query: URLSearchParams, changes: Query): URLSearchParams {

@@ -2,9 +2,14 @@
 
 import { address, type Params, type Problem } from "../api/client";
 import { follow } from "../api/events";
+import { mostlyWhileSeen } from "../api/tabs";
 import type { Message } from "../api/types";
 
 const KEPT_MAX = 5000;
+const GAPS_MAX = 100;
+
+/** `to`: null while it lasts. */
+export type Gap = { from: number; to: number | null };
 
 export class Tail {
   /** Newest first. */
@@ -15,9 +20,11 @@ export class Tail {
   waiting = $state(0);
   skipped = $state(0);
   forgotten = $state(0);
+  /** Times in which nothing was followed: what came then is not here. */
+  gaps = $state.raw<Gap[]>([]);
   problem = $state.raw<Problem | null>(null);
   #held: Message[] = [];
-  #running: AbortController | undefined;
+  #end: (() => void) | undefined;
 
   start(topic: string, filters: Params): void {
     this.stop();
@@ -25,10 +32,20 @@ export class Tail {
     this.#held = [];
     this.isPaused = false;
     this.skipped = this.forgotten = this.waiting = 0;
+    this.gaps = [];
     this.problem = null;
     this.isOn = true;
-    const running = (this.#running = new AbortController());
+    this.#end = mostlyWhileSeen("moldau.live", () => this.#follow(topic, filters));
+  }
+
+  #follow(topic: string, filters: Params): () => void {
+    const running = new AbortController();
     const on = {
+      open: (): void => {
+        const [last, ...before] = this.gaps;
+        if (last && last.to === null) this.gaps = [{ ...last, to: Date.now() }, ...before];
+      },
+      broken: (heardMs: number): void => this.#broken(heardMs),
       event: (event: { data: string }): void => this.#add(JSON.parse(event.data) as { records: Message[]; skipped: number }),
       problem: (problem: Problem): void => {
         this.problem = problem;
@@ -36,6 +53,14 @@ export class Tail {
       },
     };
     void follow(() => address(["topics", topic, "live"], filters), on, running.signal);
+    return () => {
+      running.abort();
+      this.#broken(Date.now());
+    };
+  }
+
+  #broken(sinceMs: number): void {
+    if (this.gaps[0]?.to !== null) this.gaps = [{ from: sinceMs, to: null }, ...this.gaps].slice(0, GAPS_MAX);
   }
 
   #add(batch: { records: Message[]; skipped: number }): void {
@@ -64,7 +89,8 @@ export class Tail {
   }
 
   stop(): void {
-    this.#running?.abort();
+    this.#end?.();
+    this.#end = undefined;
     this.isOn = false;
   }
 }
