@@ -32,7 +32,24 @@ test("bytes are shown in hex", () => {
 
 test("a spreadsheet runs nothing of a message", () => {
   const [, line] = csv([message({ key: "=1+1", value: 'say "hi", all', headers: [["h", "v"]] })]).split("\r\n");
-  expect(line).toBe(`0,1,2,'=1+1,"say ""hi"", all","[[""h"",""v""]]",,`);
+  expect(line).toBe(`0,1,2,,false,,'=1+1,"say ""hi"", all","[[""h"",""v""]]",,`);
+});
+
+test("CSV tells what is cut, a tombstone from an empty value, and a marker", () => {
+  const lines = csv([
+    message({ kind: "tombstone", key: "k" }),
+    message({ value: "" }),
+    message({ value: "ab", is_cut: true, value_bytes: 9 }),
+    message({ kind: "abort" }),
+  ]).split("\r\n");
+  expect(lines).toEqual([
+    "partition,offset,timestamp,kind,is_cut,value_bytes,key,value,headers,key_base64,value_base64",
+    "0,1,2,tombstone,false,,k,,[],,",
+    '0,1,2,,false,,,"",[],,',
+    "0,1,2,,true,9,,ab,[],,",
+    "0,1,2,abort,false,,,,[],,",
+    "",
+  ]);
 });
 
 test("a list shows JSON as its text", () => {

@@ -854,6 +854,17 @@ export interface components {
             confirm: string;
             what: components["schemas"]["Purged"];
         };
+        /**
+         * QueueCounts
+         * @description Of a queue group on one of its topics. Null: not all leaders have said it.
+         */
+        QueueCounts: {
+            dead: number | null;
+            delayed: number | null;
+            leased: number | null;
+            ready: number | null;
+            topic: string;
+        };
         /** QueueGroupCopy */
         QueueGroupCopy: {
             attempts_max: number;
@@ -875,8 +886,11 @@ export interface components {
             attempts_max: number;
             backoff_ms: number;
             backoff_ms_max: number;
+            /** @default null */
+            counts: components["schemas"]["QueueCounts"][] | null;
             dead_letter_topic: string;
             group: string;
+            is_redrive: boolean;
             topics: string[];
             visibility_ms: number;
         };

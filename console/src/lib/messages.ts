@@ -101,17 +101,31 @@ export function ndjson(messages: Message[]): string {
   return messages.map((one) => JSON.stringify(one) + "\n").join("");
 }
 
-const COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers", "key_base64", "value_base64"] as const;
+const COLUMNS = [
+  "partition",
+  "offset",
+  "timestamp",
+  "kind",
+  "is_cut",
+  "value_bytes",
+  "key",
+  "value",
+  "headers",
+  "key_base64",
+  "value_base64",
+] as const;
 
 export function csv(messages: Message[]): string {
   const cell = (value: unknown): string => {
     if (value === null || value === undefined) return "";
+    // Not the same as null, to most that read it.
+    if (value === "") return '""';
     const text = typeof value === "string" ? value : JSON.stringify(value);
     // A spreadsheet would run what looks like a formula.
     const safe = /^[=+\-@\t\r]/.test(text) && typeof value === "string" ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
-  return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(one[name])).join(","))].join("\r\n") + "\r\n";
+  return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(name === "is_cut" ? (one.is_cut ?? false) : one[name])).join(","))].join("\r\n") + "\r\n";
 }
 
 export function download(name: string, type: string, content: string | Uint8Array<ArrayBuffer>): void {

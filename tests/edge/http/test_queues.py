@@ -1,10 +1,13 @@
 """Queue groups as a real broker shows them over HTTP."""
 
+from typing import Any
+
 import pytest
 
 from http_client import ask
 from moldau import QueueClient
 from moldau.testing.broker import Broker
+from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -23,6 +26,7 @@ def test_queue_groups_come_in_pages_all_or_those_of_a_topic(moldau_broker: Broke
         {
             "group": "a",
             "topics": ["jobs"],
+            "is_redrive": False,
             "visibility_ms": 7_000,
             "attempts_max": 2,
             "backoff_ms": 1_000,
@@ -35,6 +39,47 @@ def test_queue_groups_come_in_pages_all_or_those_of_a_topic(moldau_broker: Broke
     assert rest["next"] is None
     mails = ask(address, "GET", "/api/v1/queues?topic=mails").body
     assert [each["group"] for each in mails["queues"]] == ["c"]
+    found = ask(address, "GET", "/api/v1/queues?search=MAIL").body
+    assert [each["group"] for each in found["queues"]] == ["c"]
+
+
+def test_queues_are_counted_if_wanted_and_redrives_are_marked(
+    moldau_session_broker: Broker, moldau_topic: str
+) -> None:
+    address = moldau_session_broker.http_address
+    group = f"of-{moldau_topic}"
+    with QueueClient(moldau_session_broker.grpc_address) as client:
+        worker = client.connect(group, moldau_topic, attempts=1)
+        for value in ("dies", "is leased", "waits"):
+            client.send(moldau_topic, value)
+        leased: list[Any] = []
+
+        def lease() -> bool:
+            leased.extend(worker.poll(2 - len(leased), wait=1))
+            return len(leased) == 2
+
+        wait_until(lease, "two are leased")
+        leased[0].nack(reason="bad")
+
+        def counts(group: str = group) -> Any:
+            found = ask(address, "GET", f"/api/v1/queues?counts=true&search={group}").body
+            return found["queues"][0].get("counts")
+
+        shown = {"topic": moldau_topic, "ready": 1, "leased": 1, "delayed": 0, "dead": 1}
+        wait_until(lambda: counts() == [shown], "the dead letter has moved")
+        body = {"records": None}
+        reply = ask(address, "POST", f"/api/v1/queues/{group}/{moldau_topic}/redrive", body)
+        assert reply.body["redriven"] == 1
+        assert counts() == [{**shown, "ready": 2, "dead": 0}]
+        assert counts(f"{group}.redrive") == []
+        client.connect(f"own-{group}.redrive", moldau_topic)
+    listed = ask(address, "GET", f"/api/v1/queues?search={group}").body["queues"]
+    assert {each["group"]: each["is_redrive"] for each in listed} == {
+        group: False,
+        f"{group}.redrive": True,
+        f"own-{group}.redrive": False,
+    }
+    assert all("counts" not in each for each in listed)
 
 
 def test_what_is_no_page_is_refused(moldau_session_broker: Broker) -> None:

@@ -331,7 +331,7 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         "listQueues",
         "Queue groups of the cluster, in pages",
         {200: QueueList},
-        {**_PAGE_BY_NAME, "topic": _TEXT},
+        {**_SEARCHED, "topic": _TEXT, "counts": _flag("Also what is in them.")},
     ),
     ("GET", "/api/v1/cluster/join/challenge"): Operation(
         "joinChallenge", "For brokers: what to prove to join", {200: JoinChallenge}, {}

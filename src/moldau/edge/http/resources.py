@@ -101,14 +101,29 @@ class GroupList(Struct, frozen=True, kw_only=True):
     """Brokers that did not respond: the groups that they coordinate are missing."""
 
 
-class QueueListed(Struct, frozen=True, kw_only=True):
+class QueueCounts(Struct, frozen=True, kw_only=True):
+    """Of a queue group on one of its topics. Null: not all leaders have said it."""
+
+    topic: str
+    ready: int | None
+    leased: int | None
+    delayed: int | None
+    dead: int | None
+    """Dead letters that were not redriven, of all topics of the group."""
+
+
+class QueueListed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     group: str
     topics: list[str]
+    is_redrive: bool
+    """No queue of workers: it notes which dead letters of another group were redriven."""
     visibility_ms: int
     attempts_max: int
     backoff_ms: int
     backoff_ms_max: int
     dead_letter_topic: str
+    counts: list[QueueCounts] | None = None
+    """With `counts=true`, of the topics that were counted."""
 
 
 class QueueList(Struct, frozen=True, kw_only=True):
