@@ -24,13 +24,15 @@ def cluster() -> Iterator[Cluster]:
 class Jobs:
     """A queue with dead letters, whose topics have three partitions."""
 
-    def __init__(self, cluster: Cluster, name: str, values: list[str]) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, values: list[str], dead: str | None = None
+    ) -> None:
         self.cluster, self.topic, self.group = cluster, name, f"{name}/workers"
         self.path = f"/api/v1/queues/{self.group}/{name}"
-        self.dead = f"{name}.dead"
+        self.dead = dead or f"{name}.dead"
         channel, self.stub = door(cluster.brokers[1].grpc_address)
         self.channel = channel
-        for topic in (self.topic, self.dead):
+        for topic in (self.topic, self.dead) if dead is None else (self.topic,):
             self.stub.CreateTopic(
                 pb.CreateTopicRequest(topic=topic, partitions=3), timeout=CALL_SECONDS
             )
@@ -234,7 +236,10 @@ def test_another_topic_gets_dead_letters_and_one_that_refuses_does_not(cluster: 
 
 
 def test_purge_asks_for_the_name_and_removes_what_it_says(cluster: Cluster) -> None:
-    with Jobs(cluster, "purged", ["a", "b", "c"]) as jobs:
+    with (
+        Jobs(cluster, "purged", ["a", "b", "c"]) as jobs,
+        Jobs(cluster, "spared", ["d"], dead="purged.dead") as other,
+    ):
         jobs.send(["x", "y"])
         wrong = jobs.ask("POST", "/purge", {"confirm": "purged", "what": "dead"}, status=400)
         assert "confirm" in wrong["detail"]
@@ -243,7 +248,10 @@ def test_purge_asks_for_the_name_and_removes_what_it_says(cluster: Cluster) -> N
         done = jobs.ask("POST", "/purge", {**confirm, "what": "dead"})
         assert (done["purged"], done["is_complete"]) == (3, True)
         assert jobs.letters() == []
+        assert jobs.redrive()["redriven"] == 0
         assert jobs.ask("GET")["ready"] == 2
+        assert [each["value"] for each in other.letters()] == ["d"]
+        assert other.redrive()["redriven"] == 1
         done = jobs.ask("POST", "/purge", {**confirm, "what": "ready"})
         assert (done["purged"], done["is_complete"]) == (2, True)
         seen = jobs.ask("GET")
