@@ -1,13 +1,18 @@
 """A redrive on the leader: what it sends, what it leaves, and what a crash costs."""
 
+import pytest
+from msgspec.structs import replace
 from redrive_world import READER, RedriveWorld, dead
 
+from moldau.leases.config import QueueConfig
+from moldau.metadata.queue_groups import QueueGroup
 from moldau.model.ids import PartitionIndex
 from moldau.model.queue_headers import (
     DEAD_KEYLESS_HEADER,
     DEAD_TRUNCATED_HEADER,
     ONLY_GROUP_HEADER,
 )
+from moldau.queues import queue_partition
 from moldau.queues.admin_messages import RedriveRow
 
 
@@ -162,6 +167,27 @@ async def test_letters_are_removed_each_once_and_a_redrive_finds_them_no_more() 
     await made.world.change_leader()
     assert (await made.redrive(target=None)).redriven == 0
     assert (await made.redrive(topic="u")).redriven == 1
+
+
+async def test_a_removal_says_what_is_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeating it does not help: letters of another topic have to go first."""
+    config_of = queue_partition.config_of
+
+    def narrow(group: QueueGroup) -> QueueConfig:
+        return replace(config_of(group), open_max=4, leases_max=4)
+
+    monkeypatch.setattr(queue_partition, "config_of", narrow)
+    made = await RedriveWorld.make()
+    for number in range(6):
+        await made.bury(b"other topic", dead(number, topic="u"))
+    await made.bury(b"mine", dead(9))
+    blocked = await made.redrive(target=None)
+    assert (blocked.redriven, blocked.failed) == (0, 1)
+    (why,) = blocked.refusals
+    assert "redrive or purge them first" in why
+    while (await made.redrive(topic="u", target=None)).redriven:
+        pass
+    assert (await made.redrive(target=None)).redriven == 1
 
 
 async def test_a_letter_that_another_request_has_is_not_sent() -> None:
