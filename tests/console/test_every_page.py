@@ -214,7 +214,7 @@ def test_hostile_content_is_text(browser: Browser, cluster: Cluster) -> None:
         (row,) = tab.rows("Messages")
         assert row[3:] == [ATTACK, ATTACK]
         tab.page.get_by_role("button", name="Open offset", exact=False).click()
-        assert tab.dialog.locator("pre.value").inner_text() == ATTACK
+        assert tab.dialog.get_by_label("Value", exact=True).inner_text() == ATTACK
         for kind in ("hex", "protobuf", "text"):
             tab.page.get_by_label("Show as").select_option(kind)
         tab.page.keyboard.press("Escape")

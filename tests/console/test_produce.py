@@ -49,7 +49,11 @@ def test_a_message_that_is_produced_again_is_the_same(
     open_page: Callable[[str], Console], moldau_session_broker: Broker, moldau_topic: str
 ) -> None:
     producer = Producer({"bootstrap.servers": moldau_session_broker.bootstrap})
-    headers = [("bytes", b"\xff"), ("text", b"/w=="), ("none", None)]
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("bytes", b"\xff"),
+        ("text", b"/w=="),
+        ("none", None),
+    ]
     producer.produce(moldau_topic, b'{"at": "{{now}}"}', b"\xff\xff", headers=headers)
     assert producer.flush() == 0
     tab = open_page(f"/topics/{moldau_topic}?tab=messages")
