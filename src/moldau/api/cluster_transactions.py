@@ -8,7 +8,7 @@ asked: brokers that are dead lead none.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moldau.api.quotas import charged
+from moldau.api.asking import ask_each
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.transaction_service import TransactionService
 from moldau.data.partitions import HostedPartition, Partitions
@@ -61,7 +61,6 @@ _COMMITTED_STATES: Final = frozenset(
 _ENDING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED})
 
 A = TypeVar("A")
-T = TypeVar("T")
 
 
 class TransactionListing(Struct, frozen=True, kw_only=True, array_like=True):
@@ -289,42 +288,37 @@ class ClusterTransactions:
         return True
 
     async def _list_all(self, wanted: _Wanted) -> tuple[dict[BrokerId, _Listed], list[BrokerId]]:
-        payload = msgspec.msgpack.encode(wanted)
-        return await self._ask_all(
-            PeerMethod.TRANSACTIONS, payload, lambda: self._list_here(wanted), _decode_listed
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.TRANSACTIONS,
+            dict.fromkeys(self._alive, wanted),
+            _decode_listed,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._list_here,
         )
+        return replies, self._silent(replies)
 
     async def _open(
         self, places: list[TopicPartition] | None
     ) -> tuple[list[OpenProducer], list[BrokerId]]:
-        payload = msgspec.msgpack.encode(places)
-        replies, silent = await self._ask_all(
-            PeerMethod.OPEN_PRODUCERS, payload, lambda: self._open_here(places), _decode_open
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.OPEN_PRODUCERS,
+            dict.fromkeys(self._alive, places),
+            _decode_open,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._open_here,
         )
-        return [one for reply in replies.values() for one in reply], silent
+        return [one for reply in replies.values() for one in reply], self._silent(replies)
 
-    async def _ask_all(
-        self,
-        method: PeerMethod,
-        payload: bytes,
-        here: Callable[[], Awaitable[T]],
-        decode: Callable[[bytes], T],
-    ) -> tuple[dict[BrokerId, T], list[BrokerId]]:
-        brokers = sorted(self._cluster.image.brokers)
-        replies: dict[BrokerId, T] = {}
+    @property
+    def _alive(self) -> list[BrokerId]:
+        return [one for one in self._cluster.image.brokers if one in self._cluster.alive]
 
-        async def ask(broker: BrokerId) -> None:
-            try:
-                if broker == self._me:
-                    replies[broker] = await here()
-                elif broker in self._cluster.alive:
-                    reply = await self._caller.call(broker, method, payload, _CALL_SECONDS_MAX)
-                    replies[broker] = decode(reply)
-            except (RefusedError, *MALFORMED) as error:
-                log.debug("broker %d did not respond to %s: %s", broker, method.name, error)
-
-        await asyncio.gather(*(charged(ask(broker)) for broker in brokers))
-        return replies, [broker for broker in brokers if broker not in replies]
+    def _silent(self, replies: Container[BrokerId]) -> list[BrokerId]:
+        return sorted(one for one in self._cluster.image.brokers if one not in replies)
 
     # ---- this broker
 

@@ -1,14 +1,13 @@
 """The first offsets at or after a time: the leaders of the partitions are asked by peer RPC."""
 
 import asyncio
-import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from moldau.api.quotas import charged
+from moldau.api.asking import ask_each
 from moldau.control.cluster_service import ClusterService
 from moldau.data.offsets import OffsetService
 from moldau.data.record_reader import offset_at
@@ -16,11 +15,8 @@ from moldau.metadata.image import Topic
 from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
-
-log = logging.getLogger(__name__)
 
 _CALL_SECONDS_MAX: Final = 5.0
 
@@ -57,34 +53,24 @@ class OffsetsAt:
             leader = self._cluster.leader_of(topic, partition).broker
             if leader != NO_LEADER_ID:
                 by_leader[leader].append(partition)
-        replies = await asyncio.gather(
-            *(
-                charged(
-                    self._ask(
-                        leader, _Request(topic.name, topic.topic_id, timestamp, tuple(theirs))
-                    )
-                )
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.OFFSETS_AT,
+            {
+                leader: _Request(topic.name, topic.topic_id, timestamp, tuple(theirs))
                 for leader, theirs in by_leader.items()
-            )
+            },
+            _decode_offsets,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._here,
         )
         return {
             partition: offset
-            for theirs, reply in zip(by_leader.values(), replies, strict=True)
-            for partition, offset in zip(theirs, reply, strict=False)
+            for leader, reply in replies.items()
+            for partition, offset in zip(by_leader[leader], reply, strict=False)
             if offset is not None
         }
-
-    async def _ask(self, leader: BrokerId, request: _Request) -> Sequence[int | None]:
-        if leader == self._me:
-            return await self._here(request)
-        try:
-            payload = msgspec.msgpack.encode(request)
-            return _decode_offsets(
-                await self._caller.call(leader, PeerMethod.OFFSETS_AT, payload, _CALL_SECONDS_MAX)
-            )
-        except (RefusedError, *MALFORMED) as error:
-            log.debug("broker %d did not find the offsets of a time: %s", leader, error)
-            return []
 
     async def _here(self, request: _Request) -> list[int | None]:
         found: list[int | None] = []

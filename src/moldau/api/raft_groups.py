@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from moldau.api.quotas import charged
+from moldau.api.asking import ask_each
 from moldau.control.cluster_service import ClusterService
 from moldau.data.leader_queries import PartitionKey
 from moldau.metadata.image import Partition, Topic
@@ -22,7 +22,6 @@ from moldau.metadata.leaders import NO_LEADER_ID
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 from moldau.replica.driver import RaftDriver
@@ -187,39 +186,27 @@ class RaftGroups:
         for known in page:
             by_leader[known.leader].append(known)
         by_leader.pop(NO_LEADER_ID, None)
-        leaders = list(by_leader)
-        replies = await asyncio.gather(
-            *(
-                charged(self._ask(leader, [one.key for one in by_leader[leader]]))
-                for leader in leaders
-            )
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.DESCRIBE_RAFT_GROUPS,
+            {
+                BrokerId(leader): [one.key for one in theirs]
+                for leader, theirs in by_leader.items()
+                if leader in self._cluster.alive
+            },
+            _decode_reply,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._answer,
         )
-        found: dict[str, RaftGroupShown] = {}
-        silent: set[int] = set()
-        for leader, reply in zip(leaders, replies, strict=True):
-            if reply is None:
-                silent.add(leader)
-                continue
-            for known, shown in zip(by_leader[leader], reply, strict=False):
-                if shown is not None:
-                    found[known.name] = shown
+        found = {
+            known.name: shown
+            for leader, reply in replies.items()
+            for known, shown in zip(by_leader[leader], reply, strict=False)
+            if shown is not None
+        }
+        silent = by_leader.keys() - replies.keys()
         return [found.get(known.name) or self._guess(known) for known in page], silent
-
-    async def _ask(self, leader: int, keys: list[PartitionKey]) -> _Reply | None:
-        """None if the leader does not respond."""
-        if leader == self._me:
-            return await self._answer(keys)
-        broker = BrokerId(leader)
-        if broker not in self._cluster.alive:
-            return None
-        payload = msgspec.msgpack.encode(keys)
-        method = PeerMethod.DESCRIBE_RAFT_GROUPS
-        try:
-            reply = await self._caller.call(broker, method, payload, _CALL_SECONDS_MAX)
-            return _decode_reply(reply)
-        except (RefusedError, *MALFORMED) as error:
-            log.debug("broker %d did not describe its groups: %s", leader, error)
-            return None
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         keys = decode_request(_decode_keys, payload)

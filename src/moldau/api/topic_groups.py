@@ -11,14 +11,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from moldau.api.asking import ask_each
 from moldau.api.overview.group_lags import GroupLags
-from moldau.api.quotas import charged
 from moldau.control.cluster_service import ClusterService
 from moldau.coordination.group_service import GroupService
 from moldau.metadata.image import Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
@@ -105,32 +104,17 @@ class TopicGroups:
 
     async def _ask_all(self, request: _Request) -> tuple[list[GroupOfTopic], list[BrokerId]]:
         brokers = sorted(self._cluster.image.brokers)
-        responses = await asyncio.gather(
-            *(charged(self._ask(broker, request)) for broker in brokers)
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.GROUPS_OF_TOPIC,
+            {broker: request for broker in brokers if broker in self._cluster.alive},
+            _decode_groups,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._here,
         )
-        found: list[GroupOfTopic] = []
-        silent = []
-        for broker, response in zip(brokers, responses, strict=True):
-            if response is None:
-                silent.append(broker)
-            else:
-                found += response
-        return found, silent
-
-    async def _ask(self, broker: BrokerId, request: _Request) -> list[GroupOfTopic] | None:
-        try:
-            if broker == self._me:
-                return await self._here(request)
-            if broker not in self._cluster.alive:
-                return None
-            payload = msgspec.msgpack.encode(request)
-            method = PeerMethod.GROUPS_OF_TOPIC
-            return _decode_groups(
-                await self._caller.call(broker, method, payload, _CALL_SECONDS_MAX)
-            )
-        except (RefusedError, *MALFORMED) as error:
-            log.debug("broker %d did not name the groups of a topic: %s", broker, error)
-            return None
+        found = [group for broker in brokers for group in replies.get(broker, ())]
+        return found, [broker for broker in brokers if broker not in replies]
 
     async def _here(self, request: _Request) -> list[GroupOfTopic]:
         """Raises RefusedError."""

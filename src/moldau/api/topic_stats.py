@@ -5,24 +5,19 @@ topics is one small reply of each broker.
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from moldau.api.asking import ask_each
 from moldau.api.local_replicas import LocalReplicas
-from moldau.api.quotas import charged
 from moldau.api.topic_rates import RateSpan, TopicRates
 from moldau.control.cluster_service import ClusterService
 from moldau.metadata.image import Topic
-from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, TopicId
-from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
-
-log = logging.getLogger(__name__)
 
 _CALL_SECONDS_MAX: Final = 3.0
 _PARTITIONS_PER_TURN: Final = 200
@@ -72,28 +67,23 @@ class TopicStats:
         """Asks every broker that is alive, at once."""
         asked = list(topics)[:_TOPICS_PER_CALL_MAX]
         ids = [topic.topic_id for topic in asked]
-        brokers = [each for each in self._cluster.image.brokers if each in self._cluster.alive]
-        replies = await asyncio.gather(*(charged(self._ask(broker, ids)) for broker in brokers))
+        alive = [each for each in self._cluster.image.brokers if each in self._cluster.alive]
+        found_by = await ask_each(
+            self._caller,
+            PeerMethod.TOPIC_STATS,
+            dict.fromkeys(alive, ids),
+            _decode_parts,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self._here,
+        )
+        replies = [reply for reply in found_by.values() if len(reply) == len(ids)]
         found = {}
         for number, topic in enumerate(asked):
             parts = [part for reply in replies if (part := reply[number]) is not None]
             is_whole = sum(part.partitions for part in parts) == len(topic.partitions)
             found[topic.topic_id] = _added(parts) if is_whole else TopicFigures()
         return found
-
-    async def _ask(self, broker: BrokerId, ids: Sequence[bytes]) -> Sequence[TopicPart | None]:
-        try:
-            if broker == self._me:
-                return await self._here(ids)
-            reply = await self._caller.call(
-                broker, PeerMethod.TOPIC_STATS, msgspec.msgpack.encode(ids), _CALL_SECONDS_MAX
-            )
-            parts = _decode_parts(reply)
-            if len(parts) == len(ids):
-                return parts
-        except (RefusedError, *MALFORMED) as error:
-            log.debug("broker %d did not send figures of topics: %s", broker, error)
-        return [None] * len(ids)
 
     async def on_request(self, sender: BrokerId, payload: bytes) -> bytes:
         """A peer asks for the figures of topics."""

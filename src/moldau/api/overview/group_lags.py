@@ -13,19 +13,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from moldau.api.asking import ask_each
 from moldau.api.cluster_queries import ClusterQueries, PartitionExtent
 from moldau.api.lag_history import LagHistory
 from moldau.api.lag_meter import LagMeter
 from moldau.api.leader_ends import REMOTE_PARTITIONS_MAX, LeaderEnds
 from moldau.api.local_replicas import LocalReplicas
 from moldau.api.overview.sample import LaggingGroupSample
-from moldau.api.quotas import charged
 from moldau.coordination.group_service import GroupService
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicPartition
-from moldau.model.malformed import MALFORMED
 from moldau.net.peers.caller import PeerCaller, decode_request
 from moldau.net.peers.methods import PeerMethod
 
@@ -158,31 +157,20 @@ class GroupLags:
         names: dict[BrokerId, list[str]] = defaultdict(list)
         for name, coordinator in groups:
             names[coordinator].append(name)
-        replies = await asyncio.gather(
-            *(charged(self._ask(broker, asked)) for broker, asked in names.items())
+        replies = await ask_each(
+            self._caller,
+            PeerMethod.GROUP_LAGS,
+            names,
+            _decode_lags,
+            _CALL_SECONDS_MAX,
+            me=self._me,
+            here=self.here,
         )
         return {
             name: lag
-            for asked, reply in zip(names.values(), replies, strict=True)
-            for name, lag in zip(asked, reply, strict=False)
+            for broker, reply in replies.items()
+            for name, lag in zip(names[broker], reply, strict=False)
         }
-
-    async def _ask(self, broker: BrokerId, names: Sequence[str]) -> list[GroupLag]:
-        if broker == self._me:
-            try:
-                return await self.here(names)
-            except RefusedError as error:
-                log.debug("the lag of groups is not measured: %s", error)
-                return []
-        try:
-            request = msgspec.msgpack.encode(names)
-            reply = await self._caller.call(
-                broker, PeerMethod.GROUP_LAGS, request, _CALL_SECONDS_MAX
-            )
-            return _decode_lags(reply)
-        except (RefusedError, *MALFORMED) as error:
-            log.debug("broker %d did not send the lag of its groups: %s", broker, error)
-            return []
 
     async def here(self, names: Sequence[str]) -> list[GroupLag]:
         """Of groups that this broker coordinates. Raises RefusedError."""
