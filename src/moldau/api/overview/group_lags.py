@@ -175,7 +175,7 @@ class GroupLags:
     async def here(self, names: Sequence[str]) -> list[GroupLag]:
         """Of groups that this broker coordinates. Raises RefusedError."""
         with self._counted():
-            leaders = await self._ask_leaders(await self._led_elsewhere(names))
+            leaders = await self._ask_leaders(await self._led_by_others(names))
             async with self._turn:
                 meter = self._fresh_meter(leaders)
                 return [await self._measure(meter, name, needs_all=True) for name in names]
@@ -183,7 +183,7 @@ class GroupLags:
     async def positions(self, name: str) -> dict[TopicPartition, PositionLag]:
         """Of each committed offset of a group that this broker coordinates. Raises RefusedError."""
         with self._counted():
-            leaders = await self._ask_leaders(await self._led_elsewhere([name]))
+            leaders = await self._ask_leaders(await self._led_by_others([name]))
             async with self._turn:
                 meter = self._fresh_meter(leaders)
                 found = {}
@@ -202,9 +202,9 @@ class GroupLags:
             for offsets in groups.values()
             for index, _ in offsets
         }
-        elsewhere = {each for each in places if not self._replicas.is_leader(*each)}
+        led_by_others = {each for each in places if not self._replicas.is_leader(*each)}
         with self._counted():
-            leaders = await self._ask_leaders(elsewhere)
+            leaders = await self._ask_leaders(led_by_others)
             async with self._turn:
                 meter = self._fresh_meter(leaders)
                 found: dict[str, float | None] = {}
@@ -237,7 +237,7 @@ class GroupLags:
         finally:
             self._asking -= 1
 
-    async def _led_elsewhere(self, names: Iterable[str]) -> set[TopicPartition]:
+    async def _led_by_others(self, names: Iterable[str]) -> set[TopicPartition]:
         """Of what these groups consume."""
         remote: set[TopicPartition] = set()
         for name in names:

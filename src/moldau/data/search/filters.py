@@ -19,7 +19,7 @@ _DIGITS_MAX: Final = 40
 _STEP: Final = re.compile(
     r"""\[(?P<index>[0-9]{1,9})\]|(?P<dot>\.?)(?:(?P<name>[^\s()=!<>~"'&|\\.\[\]]+)|(?P<quoted>"(?:[^"\\]|\\.)+"))"""
 )
-"""Of a path. Other names are quoted: mostly they are something else that is no path."""
+"""Of a path. Other names are quoted: mostly they are not meant as a path."""
 _PLAIN: Final = re.compile(r'[^"\\/\x00-\x1f\x7f-\U0010ffff]+')
 """Text that JSON holds as it is, or by \\u escapes."""
 JSON_BYTES_MAX: Final = 1024 * 1024
