@@ -35,6 +35,11 @@ test("a spreadsheet runs nothing of a message", () => {
   expect(line).toBe(`0,1,2,,false,,'=1+1,"say ""hi"", all","[[""h"",""v""]]",,`);
 });
 
+test("CSV tells bytes of a header from a text that looks the same", () => {
+  const [, line] = csv([message({ headers: [["a", "/w=="], ["b", "/w=="]], binary_headers: [1] })]).split("\r\n");
+  expect(line).toBe(`0,1,2,,false,,,,"[[""a"",""/w==""],[""b"",{""base64"":""/w==""}]]",,`);
+});
+
 test("CSV tells what is cut, a tombstone from an empty value, and a marker", () => {
   const lines = csv([
     message({ kind: "tombstone", key: "k" }),

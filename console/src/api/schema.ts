@@ -608,6 +608,8 @@ export interface components {
          * @description A field that does not match its encoding is null, with its bytes in `*_base64`.
          */
         Message: {
+            /** @default [] */
+            binary_headers: number[];
             headers: [
                 string,
                 unknown
@@ -1047,6 +1049,8 @@ export interface components {
          * @description A field that does not match its encoding is null, with its bytes in `*_base64`.
          */
         RecordShown: {
+            /** @default [] */
+            binary_headers: number[];
             headers: [
                 string,
                 unknown

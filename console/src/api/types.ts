@@ -5,12 +5,13 @@ import type { components } from "./schema";
 type Schemas = components["schemas"];
 
 /** Keys and values are asked for as text: null with the bytes in `*_base64` if they are none. */
-type AsText<T> = Omit<T, "key" | "value" | "headers" | "key_base64" | "value_base64"> & {
+type AsText<T> = Omit<T, "key" | "value" | "headers" | "key_base64" | "value_base64" | "binary_headers"> & {
   key: string | null;
   value: string | null;
   headers: [string, string | null][];
   key_base64?: string | null;
   value_base64?: string | null;
+  binary_headers?: number[];
 };
 
 export type Me = Schemas["Me"];

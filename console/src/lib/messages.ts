@@ -115,6 +115,11 @@ const COLUMNS = [
   "value_base64",
 ] as const;
 
+/** One that is no text is told from a text that looks the same. */
+function headersOf({ headers, binary_headers = [] }: Message): unknown[] {
+  return headers.map(([name, content], at) => [name, binary_headers.includes(at) ? { base64: content } : content]);
+}
+
 export function csv(messages: Message[]): string {
   const cell = (value: unknown): string => {
     if (value === null || value === undefined) return "";
@@ -125,7 +130,7 @@ export function csv(messages: Message[]): string {
     const safe = /^[=+\-@\t\r]/.test(text) && typeof value === "string" ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
-  return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(name === "is_cut" ? (one.is_cut ?? false) : one[name])).join(","))].join("\r\n") + "\r\n";
+  return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(name === "is_cut" ? (one.is_cut ?? false) : name === "headers" ? headersOf(one) : one[name])).join(","))].join("\r\n") + "\r\n";
 }
 
 export function download(name: string, type: string, content: string | Uint8Array<ArrayBuffer>): void {

@@ -91,7 +91,7 @@ def test_json_and_base64_come_back_as_they_went(world):
     as_text = world.read().body["records"]
     assert json.loads(as_text[0]["value"]) == value
     assert (as_text[1]["key"], as_text[1]["key_base64"]) == (None, encoded)
-    assert as_text[1]["headers"] == [["h", encoded]]
+    assert (as_text[1]["headers"], as_text[1]["binary_headers"]) == ([["h", encoded]], [0])
     as_base64 = world.read("?value_encoding=base64&key_encoding=base64").body["records"]
     assert json.loads(base64.b64decode(as_base64[0]["value"])) == value
     assert as_base64[1]["key"] == as_base64[1]["value"] == encoded
@@ -158,6 +158,7 @@ def test_a_filter_and_a_header_can_be_any_bytes(world):
     # Asked for, it is always base64, and cannot be taken for text that looks like it.
     shown = world.read("?header_encoding=base64&header=h").body["records"]
     assert [one["headers"] for one in shown] == [[["h", binary]], [["h", text]]]
+    assert all("binary_headers" not in one for one in shown)
 
 
 @pytest.mark.parametrize("name", [b"json", b"\\u006ason"], ids=["plain", "in escapes"])

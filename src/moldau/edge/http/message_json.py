@@ -35,6 +35,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The size of the whole value."""
     key_base64: str | None = None
     value_base64: str | None = None
+    binary_headers: list[int] = []
+    """Which of `headers` are not text, and in base64 although text was asked for."""
     is_cut: bool = False
     """Only the start of a longer key or value is shown, or not all headers."""
     kind: str | None = None
@@ -73,6 +75,7 @@ def _show(partition: int, hit: Hit, selection: RecordSelection) -> Message:
         value_bytes=hit.value_bytes,
         key_base64=shown.key_base64,
         value_base64=shown.value_base64,
+        binary_headers=shown.binary_headers,
         is_cut=hit.is_cut,
         kind=kind,
     )

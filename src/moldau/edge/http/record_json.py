@@ -30,6 +30,8 @@ class RecordShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
     headers: list[tuple[str, Raw]]
     key_base64: str | None = None
     value_base64: str | None = None
+    binary_headers: list[int] = []
+    """Which of `headers` are not text, and in base64 although text was asked for."""
 
 
 class RecordSelection(NamedTuple):
@@ -81,10 +83,12 @@ def show(record: Record, selection: RecordSelection) -> RecordShown:
     key, key_base64 = _show_field(record.key, selection.key_encoding)
     value, value_base64 = _show_field(record.value, selection.value_encoding)
     headers = []
-    for name, content in record.headers:
+    binary = []
+    for at, (name, content) in enumerate(record.headers):
         shown, _ = _show_field(content, selection.header_encoding)
         if shown is _NULL and content is not None:
             shown, _ = _show_field(content, "base64")
+            binary.append(at)
         headers.append((name.encode("utf-8", "replace").decode(), shown))
     return RecordShown(
         offset=record.offset,
@@ -94,6 +98,7 @@ def show(record: Record, selection: RecordSelection) -> RecordShown:
         headers=headers,
         key_base64=key_base64,
         value_base64=value_base64,
+        binary_headers=binary,
     )
 
 
