@@ -9,6 +9,7 @@ import {
   mistakesOf,
   partitionGroups,
   partitionsOf,
+  readJsonTerm,
   searchParams,
 } from "../src/lib/filters";
 import { joined } from "../src/lib/searched";
@@ -19,12 +20,18 @@ test.each(["", "a", ".a.b", "user.items[0].x=1", 'user."odd name"=a>b', "a[0][1]
   expect(jsonMistake(text)).toBe("");
 });
 
-test.each(["nonsense(", "amount>5", "a!=b", "a..b", "a.", ".", "=x", "a b", "user.id = 42", "[0]x", '"a', "amount==5"])(
+test.each(["nonsense(", "amount>5", "a!=b", "a..b", "a.", ".", "=x", "a b", "user.id = 42", "[0]x", '"a', '"\\x"', "amount==5"])(
   "%j is none",
   (text) => {
     expect(jsonMistake(text)).not.toBe("");
   },
 );
+
+test("names and indexes of a path", () => {
+  expect(readJsonTerm('.user.tags[1]."a.b=c".0=x=y')).toEqual({ path: ["user", "tags", "1", "a.b=c", "0"], equals: "x=y" });
+  expect(readJsonTerm("a")).toEqual({ path: ["a"], equals: null });
+  expect(readJsonTerm("amount>5")).toEqual({ rest: ">5" });
+});
 
 test("what cannot be searched for is named", () => {
   expect(mistakesOf(asked({}))).toEqual({});

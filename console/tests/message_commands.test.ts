@@ -72,6 +72,11 @@ test.each([
 
 test("what moldau cannot ask for has no command", () => {
   expect(search("t", { json: "a=null" }).moldau).toBe("");
+  expect(search("t", { json: "a>1" }).moldau).toBe("");
   expect(search("t", { contains: "x".repeat(501) }).moldau).toBe("");
   expect(search("t", { contains: "\u001b" }).moldau).toBe("");
+});
+
+test("a quoted name in a path is one", () => {
+  expect(search("t", { json: '"a.b=c"[0]=x' }).moldau).toContain(`--filter '."a.b=c"[0] = "x"'`);
 });

@@ -63,7 +63,7 @@ export const samples = (): Record<string, Sample> => ({
       contains: "$(touch x) 'a' (b) \\d \"q\"",
       key: 'k "1"',
       header: "trace id:a:b",
-      json: "user.items[0].my id=42",
+      json: "user.items[0].\"my id\"=42",
       partition: "3",
       direction: "newest",
     }),

@@ -31,13 +31,17 @@ class Connection {
   }
 
   async #ask(): Promise<void> {
+    const late = new AbortController();
+    const timer = setTimeout(() => late.abort(), ANSWER_MS_MAX);
     try {
-      await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+      await fetch("/healthz", { cache: "no-store", signal: late.signal });
       this.#isAsking = false;
       this.works();
     } catch {
       if (!this.isLost) this.#lost();
       setTimeout(() => void this.#ask(), AGAIN_MS);
+    } finally {
+      clearTimeout(timer);
     }
   }
 

@@ -41,22 +41,40 @@ export function zoned(ms: number): string {
   return new Date(ms).toISOString().replace(".000Z", "Z");
 }
 
-const STEP = /\[[0-9]{1,9}\]|(\.?)(?:[^\s()=!<>~"'&|\\.[\]]+|"(?:[^"\\]|\\.)+")/y;
+const STEP = /\[([0-9]{1,9})\]|(\.?)(?:([^\s()=!<>~"'&|\\.[\]]+)|("(?:[^"\\]|\\.)+"))/y;
 
-/** What is wrong with a JSON filter, or nothing. Brokers read it in the same way. */
+export type JsonTerm = { path: string[]; equals: string | null };
+
+/** As brokers read it: a path, or a path and the value that it must equal. What is no path: the rest of the text. */
+export function readJsonTerm(text: string): JsonTerm | { rest: string } {
+  const path: string[] = [];
+  let at = 0;
+  while (at < text.length && !(path.length && text[at] === "=")) {
+    STEP.lastIndex = at;
+    const [whole = "", index, dot, name, quoted] = STEP.exec(text) ?? [];
+    const found = index ?? name ?? unquoted(quoted ?? "");
+    if (!found || (index === undefined && path.length && !dot)) return { rest: text.slice(at) };
+    path.push(found);
+    at += whole.length;
+  }
+  return path.length ? { path, equals: at < text.length ? text.slice(at + 1) : null } : { rest: text };
+}
+
+function unquoted(text: string): string | undefined {
+  try {
+    return JSON.parse(text) as string;
+  } catch {
+    return undefined;
+  }
+}
+
+/** What is wrong with a JSON filter, or nothing. */
 export function jsonMistake(text: string): string {
   if (text === "") return "";
   const help = 'Write a path, or a path and the value that it must equal: user.items[0]."odd name"=42.';
-  let at = 0;
-  while (at < text.length && !(at > 0 && text[at] === "=")) {
-    STEP.lastIndex = at;
-    const step = STEP.exec(text);
-    const isFirst = at === 0;
-    if (step === null || (!isFirst && step[1] === "")) return `“${text.slice(at)}” is no part of a path. ${help}`;
-    at += step[0].length;
-  }
-  if (at === 0) return `The path is missing. ${help}`;
-  return text[at + 1] === "=" ? `One “=” is enough. ${help}` : "";
+  const found = readJsonTerm(text);
+  if ("rest" in found) return found.rest ? `“${found.rest}” is no part of a path. ${help}` : `The path is missing. ${help}`;
+  return found.equals?.startsWith("=") ? `One “=” is enough. ${help}` : "";
 }
 
 export type Mistakes = Partial<Record<(typeof FILTERS)[number], string>>;

@@ -4,6 +4,7 @@ import type { Params } from "../api/client";
 import type { RecordsSent } from "../api/types";
 import { kafkaAddresses } from "./addresses";
 import { type Command, command, moldau, query } from "./commands";
+import { readJsonTerm } from "./filters";
 import { pythonText } from "./quoting";
 
 // ---- producing
@@ -122,12 +123,12 @@ function withHeader(text: string): string {
 
 /** A path, or PATH=VALUE. Null: moldau cannot tell a null from what is missing. */
 function withJson(text: string): string | null {
-  const at = text.indexOf("=");
-  const names = (at < 0 ? text : text.slice(0, at)).replace(/\[(\d{1,9})\]/g, ".$1").replace(/^\./, "").split(".");
-  const path = names.map((one) => (/^\d{1,9}$/.test(one) ? `[${one}]` : `.${/^[A-Za-z_]\w*$/.test(one) ? one : literal(one)}`)).join("");
+  const term = readJsonTerm(text);
+  if ("rest" in term) return null;
+  const path = term.path.map((one) => (/^\d{1,9}$/.test(one) ? `[${one}]` : `.${/^[A-Za-z_]\w*$/.test(one) ? one : literal(one)}`)).join("");
   const field = path.startsWith("[") ? `.${path}` : path;
-  if (at < 0) return `(${field} or ${field} = false)`;
-  const value = text.slice(at + 1);
+  const value = term.equals;
+  if (value === null) return `(${field} or ${field} = false)`;
   if (value === "null") return null;
   const isTyped = /^(true|false|-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,3})?)$/.test(value);
   return isTyped ? `(${field} = ${value} or ${field} = ${literal(value)})` : `${field} = ${literal(value)}`;
