@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from confluent_kafka import Producer
 from console_page import Console, console
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser, Page, Route
 
 from moldau.client.wire.client import KafkaClient
 from moldau.testing.broker import Broker
@@ -17,6 +17,18 @@ from moldau.testing.waiting import wait_until
 pytestmark = pytest.mark.system
 
 NARROW = {"width": 390, "height": 800}
+
+
+IS_HIDDEN = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true})"
+CHANGED = "document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def look_away(page: Page) -> None:
+    page.evaluate(f"{IS_HIDDEN % 'true'}; {CHANGED}")
+
+
+def look_at(page: Page) -> None:
+    page.evaluate(f"{IS_HIDDEN % 'false'}; {CHANGED}")
 
 
 @pytest.fixture
@@ -83,6 +95,8 @@ def test_what_is_no_filter_is_not_searched_for(tab: Console, topic: str) -> None
 
 
 def test_a_message_is_followed_by_the_next(tab: Console, topic: str) -> None:
+    searches: list[str] = []
+    tab.page.on("request", lambda one: searches.append(one.url) if "/search" in one.url else None)
     tab.open(f"/topics/{topic}?tab=messages")
     tab.click("Open offset 8 of partition 0")
     tab.dialog.get_by_text(f"{topic}-0 · offset 8").wait_for()
@@ -93,6 +107,9 @@ def test_a_message_is_followed_by_the_next(tab: Console, topic: str) -> None:
     tab.page.keyboard.press("ArrowLeft")
     tab.dialog.get_by_text("offset 9").wait_for()
     assert tab.button("Previous", within=tab.dialog).is_disabled()
+    tab.page.get_by_label("Show as").select_option("hex")
+    tab.dialog.get_by_text("00000000  7b 22").wait_for()
+    assert len(searches) == 1
     # The same link shows the same message, also where a search does not find it.
     tab.open(f"/topics/{topic}?tab=messages&key=k1&open=0-9")
     tab.dialog.get_by_text("k9").wait_for()
@@ -200,6 +217,28 @@ def test_tabs_share_one_stream_of_the_overview(tab: Console) -> None:
     for page in others:
         page.locator("header .health").wait_for()
     assert len(streams) == 1
-    # Another goes on for the one that ends.
-    tab.page.goto("about:blank")
+    # Another goes on for the one that nobody sees; and it, again, shows what comes.
+    look_away(tab.page)
     wait_until(lambda: others[0].title() and len(streams) == 2, "another tab leads")
+    look_at(tab.page)
+    tab.settle()
+    assert len(streams) == 2
+
+
+def test_one_live_view_goes_on_while_nobody_looks(tab: Console, topic: str) -> None:
+    pages = [tab.page, tab.page.context.new_page()]
+    ended: list[Page] = []
+    for page in pages:
+        page.goto(f"http://{tab.address}/ui/topics/{topic}?tab=messages&live=true")
+        page.get_by_text("Live: new messages appear here.").wait_for()
+        page.on(
+            "requestfailed",
+            lambda one, page=page: ended.append(page) if "/live" in one.url else None,
+        )
+        look_away(page)
+    wait_until(lambda: tab.page.title() and ended, "one has ended")
+    for page in pages:
+        look_at(page)
+    pages[1].get_by_text("is not shown: the view was interrupted.").wait_for()
+    assert ended == [pages[1]]
+    assert pages[0].get_by_text("the view was interrupted").count() == 0
