@@ -13,6 +13,7 @@ from moldau.testing.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.safety
 def test_the_overview_says_what_a_killed_broker_led_and_who_leads_now(browser: Browser) -> None:
     with Cluster(settings={"GROUP__OFFSETS_PARTITIONS": "3"}) as cluster:
         with KafkaClient(cluster.bootstrap) as client:

@@ -225,6 +225,7 @@ def test_tabs_share_one_stream_of_the_overview(tab: Console) -> None:
     assert len(streams) == 2
 
 
+@pytest.mark.safety
 def test_one_live_view_goes_on_while_nobody_looks(tab: Console, topic: str) -> None:
     pages = [tab.page, tab.page.context.new_page()]
     ended: list[Page] = []

@@ -49,7 +49,7 @@ LOOKS = {
     "console-group": ("/groups/billing", "light", WIDE, 760),
     "console-queue": ("/queues/resizers/pictures", "light", WIDE, 640),
     "console-raft": ("/raft?group=orders/0", "dark", WIDE, 720),
-    "console-brokers": ("/brokers", "light", 1440, 420),
+    "console-brokers": ("/brokers", "light", WIDE, 460),
 }
 
 

@@ -86,6 +86,7 @@ def test_brokers_that_are_chosen_stay(open_page: Callable[[str], Reader], topic:
     assert not page.tab.dialog.get_by_role("checkbox").is_checked()
 
 
+@pytest.mark.safety
 def test_dead_letters_are_loaded_once(
     open_page: Callable[[str], Reader], moldau_session_broker: Broker, topic: str
 ) -> None:

@@ -55,7 +55,7 @@ def event_of(extra: ast.expr | None) -> str | None:
         isinstance(extra, ast.Call)
         and isinstance(extra.func, ast.Attribute)
         and isinstance(extra.func.value, ast.Name)
-        and extra.func.value.id == "events"
+        and extra.func.value.id in {"events", "log_events"}
     ):
         return extra.func.attr
     return None

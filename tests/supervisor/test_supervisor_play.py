@@ -89,6 +89,7 @@ def test_a_paused_broker_is_stopped_cleanly(world: Make, verb: str) -> None:
     assert not any("killing" in line for line in w.said)
 
 
+@pytest.mark.safety
 def test_a_paused_broker_can_be_killed(world: Make) -> None:
     w = world(2)
     w.ask("pause", id=2, seconds=120)
@@ -166,6 +167,7 @@ def test_impossible_faults_are_refused(world: Make) -> None:
     assert not (w.directory / "play.json").exists()
 
 
+@pytest.mark.safety
 def test_faults_do_not_outlive_the_supervisor(world: Make, tmp_path: Path) -> None:
     w = world(2)
     w.ask("link", id=1, other=2, is_cut=True)

@@ -80,6 +80,7 @@ def readiness(cluster: SupervisedCluster, broker: int) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.safety
 def test_a_killed_broker_loses_its_leaderships_and_returns(cluster: SupervisedCluster) -> None:
     partition = led_by(cluster, 2)
     cluster.play(1, "brokers/2", {"action": "kill"})
@@ -91,6 +92,7 @@ def test_a_killed_broker_loses_its_leaderships_and_returns(cluster: SupervisedCl
     cluster.until_well()
 
 
+@pytest.mark.safety
 def test_a_broker_answers_before_it_is_killed_itself(cluster: SupervisedCluster) -> None:
     before = cluster.state.member(1).pid
     cluster.play(1, "brokers/1", {"action": "kill"})
@@ -131,6 +133,7 @@ def test_a_broker_that_is_cut_off_runs_and_leads_nothing(cluster: SupervisedClus
     assert readiness(cluster, 3) == 200
 
 
+@pytest.mark.safety
 def test_a_cut_link_outlives_a_restart_of_its_ends(cluster: SupervisedCluster) -> None:
     for other in (1, 2):
         cluster.play(1, "links", {"a": 3, "b": other, "is_cut": True})

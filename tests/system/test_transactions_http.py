@@ -107,6 +107,7 @@ def test_any_broker_lists_and_aborts_transactions(cluster: Cluster) -> None:
     wait_until(lambda: committed() == [b"v"], "only what was committed is seen")
 
 
+@pytest.mark.safety
 def test_a_transaction_that_no_coordinator_lost_is_not_hanging(cluster: Cluster) -> None:
     address = cluster.brokers[3].http_address
     body = {"topic": TOPIC, "partition": 0, "producer_id": 1, "producer_epoch": 0}

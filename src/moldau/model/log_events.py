@@ -484,6 +484,15 @@ ASSIGNOR_FAILED: Final = _event(
     "Repair the plugin, or take it out of the settings.",
 )
 
+REDRIVE_UNSETTLED: Final = _event(
+    _QUEUES,
+    "redrive-unsettled",
+    "warning",
+    "Dead letters were sent again, but it could not be stored that they were: a later redrive may "
+    "send them once more.",
+    "Expect duplicates of these messages. The line says why; mostly the leader has changed.",
+)
+
 _PROCESS: Final = _section("Process and machine")
 
 START_FAILED: Final = _event(
@@ -557,4 +566,12 @@ LOG_LEVEL_CHANGED: Final = _event(
     "info",
     "An operator changed the level of a component of the log, until the process ends.",
     "Set it back when the problem is found: `moldau broker log-level COMPONENT reset`.",
+)
+PLAY_FAULT: Final = _event(
+    _PROCESS,
+    "play-fault",
+    "warning",
+    "Somebody plays with this cluster: a link of the broker is cut, or its disk slowed down, on "
+    "purpose; or that is over.",
+    "End it when it is not wanted: `moldau cluster heal`.",
 )

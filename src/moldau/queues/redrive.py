@@ -19,6 +19,7 @@ from moldau.leases.commands import EMPTY_SLICE, Ack, Claim, Command, LogSlice, N
 from moldau.leases.results import GrantedLeases
 from moldau.leases.tokens import Token
 from moldau.metadata.image import Topic
+from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.dead_letters import DeadLetterNote, digest_of, note_of, restored_headers
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
@@ -266,7 +267,12 @@ class RedriveRun:
                 nack = _Returned(member, nacks)
                 await queue.submit(nack.command, len(nacks))
         except QueueRefusedError as error:
-            log.warning("%d dead letters may be redriven again: %s", len(acks), error)
+            log.warning(
+                "%d dead letters may be redriven again: %s",
+                len(acks),
+                error,
+                extra=events.REDRIVE_UNSETTLED(),
+            )
             self._is_stopped = True
             return False
         return True

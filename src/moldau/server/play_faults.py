@@ -5,6 +5,7 @@ import logging
 from typing import Final
 
 from moldau.log.slow_filesystem import DiskDelay
+from moldau.model import log_events as events
 from moldau.model.ids import BrokerId
 from moldau.model.play import Playground
 from moldau.net.peers.cuts import LinkCuts
@@ -32,9 +33,11 @@ class PlayFaultsMaker:
         cut = frozenset(map(BrokerId, faults.cut_from(me)))
         if cut != self.cuts.peers:
             brokers = ", ".join(map(str, sorted(cut))) or "none"
-            log.warning("play: links are cut to brokers: %s", brokers)
+            log.warning("play: links are cut to brokers: %s", brokers, extra=events.PLAY_FAULT())
             self.cuts.set(cut)
         seconds = faults.delay_ms(me) / 1000
         if seconds != self.delay.seconds:
-            log.warning("play: each flush is delayed by %g ms", seconds * 1000)
+            log.warning(
+                "play: each flush is delayed by %g ms", seconds * 1000, extra=events.PLAY_FAULT()
+            )
             self.delay.seconds = seconds

@@ -12,6 +12,7 @@ from moldau.testing.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.safety
 def test_a_dead_letter_is_shown_with_its_source_and_goes_back(moldau_broker: Broker) -> None:
     address = moldau_broker.http_address
     path = "/api/v1/queues/a/b/jobs"
