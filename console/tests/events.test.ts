@@ -63,7 +63,7 @@ test("a broker that hangs is lost, and what is read from it ends; a change is wa
   void request("/api/v1/topics", { method: "POST" }).then(changed, changed);
   await vi.advanceTimersByTimeAsync(3000);
   expect(connection.isLost).toBe(false);
-  await vi.advanceTimersByTimeAsync(6000);
+  await vi.advanceTimersByTimeAsync(8000);
   expect(connection.isLost).toBe(true);
   expect(await read).toBe(0);
   expect(changed).not.toHaveBeenCalled();

@@ -34,7 +34,7 @@ export function address(path: (string | number)[], params: Params = {}): string 
 }
 
 /** Without a reply for so long, the broker is asked whether it is there. A search may take longer. */
-const SLOW_MS = 4000;
+const SLOW_MS = 5000;
 
 export async function request(url: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);

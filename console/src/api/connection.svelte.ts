@@ -2,7 +2,7 @@
 
 const AGAIN_MS = 1500;
 /** A broker that hangs accepts connections, and answers none: its kernel does that. */
-const ANSWER_MS_MAX = 4000;
+const ANSWER_MS_MAX = 5000;
 
 class Connection {
   isLost = $state(false);
