@@ -120,6 +120,20 @@ def test_a_message_is_followed_by_the_next(tab: Console, topic: str) -> None:
     tab.see("Offset 99 of partition 0 is not there (any more).")
 
 
+def test_the_search_goes_on_for_the_next_message(
+    tab: Console, topic: str, moldau_session_broker: Broker
+) -> None:
+    producer = Producer({"bootstrap.servers": moldau_session_broker.bootstrap})
+    for _ in range(91):
+        producer.produce(topic, "another")
+    assert producer.flush() == 0
+    tab.open(f"/topics/{topic}?tab=messages&open=0-1")
+    tab.see("100 messages found in 100")
+    tab.page.keyboard.press("ArrowRight")
+    tab.dialog.get_by_text(f"{topic}-0 · offset 0").wait_for()
+    tab.see("101 messages found in 101")
+
+
 def test_markers_are_shown_and_what_is_hidden_is_said(
     tab: Console, topic: str, moldau_session_broker: Broker
 ) -> None:
