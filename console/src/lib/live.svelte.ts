@@ -53,21 +53,22 @@ export class Live<T> {
   }
 }
 
-/** All pages of a list, up to `most` entries. */
-export async function all<P, E>(
+type Page = { next: string | number | null; silent?: number[] };
+
+/** All pages of a list, up to `most` entries. `silent`: brokers that did not answer, whose entries are missing. */
+export async function all<P extends Page, E>(
   page: (after: string | null) => Promise<P>,
   entries: (page: P) => E[],
-  next: (page: P) => string | number | null,
   most: number,
-): Promise<{ entries: E[]; isCut: boolean }> {
+): Promise<{ entries: E[]; isCut: boolean; silent: number[] }> {
   const found: E[] = [];
+  const silent = new Set<number>();
   let after: string | null = null;
   for (;;) {
     const one: P = await page(after);
     found.push(...entries(one));
-    const following = next(one);
-    if (following === null) return { entries: found, isCut: false };
-    if (found.length >= most) return { entries: found, isCut: true };
-    after = String(following);
+    one.silent?.forEach((broker) => silent.add(broker));
+    if (one.next === null || found.length >= most) return { entries: found, isCut: one.next !== null, silent: [...silent] };
+    after = String(one.next);
   }
 }
