@@ -7,6 +7,7 @@ from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized_operations as operations
 from moldau.edge.kafka.served_apis import APIS
 from moldau.model.errors import ErrorCode
+from moldau.security import acl
 from moldau.testing.broker import Broker
 from moldau.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -55,7 +56,7 @@ def test_describe_cluster_names_the_brokers(
     assert response.controller_id == 1
     (broker,) = response.brokers
     assert (broker.broker_id, broker.port) == (1, moldau_session_broker.port)
-    assert response.cluster_authorized_operations == operations.bits(operations.OF_CLUSTER)
+    assert response.cluster_authorized_operations == operations.bits(acl.ON_CLUSTER)
 
 
 def test_operations_are_returned_only_if_asked_for(connection: KafkaConnection) -> None:

@@ -8,6 +8,7 @@ import pytest
 from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized_operations as operations
 from moldau.model.errors import ErrorCode
+from moldau.security import acl
 from moldau.testing.broker import Broker
 from moldau.testing.waiting import wait_until
 from moldau.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -479,7 +480,7 @@ def test_operations_on_a_group_are_returned_if_asked_for(
 ) -> None:
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True)
     (described,) = connection.request(request, DescribeGroupsResponse).groups
-    assert described.authorized_operations == operations.bits(operations.OF_GROUP)
+    assert described.authorized_operations == operations.bits(acl.ON_GROUP)
 
 
 @pytest.mark.parametrize("version", range(6))

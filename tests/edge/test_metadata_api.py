@@ -7,6 +7,7 @@ import pytest
 from moldau.client.wire.connection import KafkaConnection
 from moldau.edge.kafka import authorized_operations as operations
 from moldau.model.errors import ErrorCode
+from moldau.security import acl
 from moldau.testing.broker import Broker
 from moldau.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
@@ -100,6 +101,6 @@ def test_operations_are_returned_if_asked_for(
         include_topic_authorized_operations=True,
     )
     response = connection.request(request, MetadataResponse, version)
-    assert response.topics[0].topic_authorized_operations == operations.bits(operations.OF_TOPIC)
+    assert response.topics[0].topic_authorized_operations == operations.bits(acl.ON_TOPIC)
     if version <= 10:
-        assert response.cluster_authorized_operations == operations.bits(operations.OF_CLUSTER)
+        assert response.cluster_authorized_operations == operations.bits(acl.ON_CLUSTER)

@@ -68,6 +68,28 @@ _ALLOWED_BY: Final = {
 }
 """What also allows an operation. A deny implies nothing."""
 
+ON_CLUSTER: Final = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+ON_TOPIC: Final = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+ON_GROUP: Final = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+"""What clients are told that they may do, in the order of Kafka's tools."""
+
 
 class Resource(Struct, frozen=True):
     """What an operation is done to."""

@@ -10,6 +10,9 @@ from typing import Final
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.security.acl import (
     CLUSTER_NAME,
+    ON_CLUSTER,
+    ON_GROUP,
+    ON_TOPIC,
     WILDCARD,
     Acl,
     AclFilter,
@@ -24,38 +27,11 @@ RESOURCE_NAME_BYTES_MAX: Final = 255
 _SHOWN_LENGTH_MAX: Final = 80
 
 OPERATIONS: Final = {
-    ResourceType.TOPIC: frozenset(
-        {
-            Operation.READ,
-            Operation.WRITE,
-            Operation.CREATE,
-            Operation.DELETE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
-    ),
+    ResourceType.TOPIC: frozenset(ON_TOPIC),
     ResourceType.GROUP: frozenset(
-        {
-            Operation.READ,
-            Operation.DELETE,
-            Operation.DESCRIBE,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-        }
+        {*ON_GROUP, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS},
     ),
-    ResourceType.CLUSTER: frozenset(
-        {
-            Operation.CREATE,
-            Operation.ALTER,
-            Operation.DESCRIBE,
-            Operation.CLUSTER_ACTION,
-            Operation.DESCRIBE_CONFIGS,
-            Operation.ALTER_CONFIGS,
-            Operation.IDEMPOTENT_WRITE,
-        }
-    ),
+    ResourceType.CLUSTER: frozenset(ON_CLUSTER),
     ResourceType.TRANSACTIONAL_ID: frozenset({Operation.WRITE, Operation.DESCRIBE}),
 }
 """The operations of each type of resource, besides ALL. Types without any cannot have rules: users

@@ -6,7 +6,7 @@ import pytest
 from secured_broker import secured_broker
 
 from http_cluster import served
-from moldau.edge.http.me import ON_CLUSTER
+from moldau.security.acl import ON_CLUSTER
 
 pytestmark = pytest.mark.system
 

@@ -1,7 +1,5 @@
 """GET /api/v1/me: who the client is, and what it may do."""
 
-from typing import Final
-
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,19 +8,8 @@ from starlette.routing import Route
 from moldau.api.entrance import Entrance
 from moldau.edge.http.responses import check_query, respond
 from moldau.edge.http.visits import visit_of
-from moldau.security.acl import CLUSTER_NAME, Operation, ResourceType
+from moldau.security.acl import CLUSTER_NAME, ON_CLUSTER, ResourceType
 from moldau.security.principal import ANONYMOUS
-
-ON_CLUSTER: Final = (
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-    Operation.IDEMPOTENT_WRITE,
-)
-"""What there is to allow on a cluster."""
 
 
 class Me(Struct, frozen=True, kw_only=True):
