@@ -154,6 +154,33 @@ def test_a_group_is_deleted(tab: Console, cluster: Cluster) -> None:
     wait_until(lambda: "forgetful" not in [row[0] for row in tab.rows("Groups")], "it is gone")
 
 
+def test_offsets_are_reset_in_every_way(tab: Console, cluster: Cluster) -> None:
+    create(cluster, "again", messages=20)
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "rereaders"})
+    committed = [TopicPartition("again", partition, 5) for partition in (0, 1)]
+    reader.commit(offsets=committed, asynchronous=False)
+    reader.close()
+    tab.open("/groups/rereaders")
+    tab.click("Reset offsets")
+    for kind, label, value, again, skipped in (
+        ("latest", "", "", 0, 10),
+        ("time", "Time", "2020-01-01T00:00:00", 10, 0),
+        ("time", "Time", "2100-01-01T00:00:00", 0, 10),
+        ("offset", "Offset", "7", 0, 4),
+        ("shift", "By how many", "-2", 4, 0),
+    ):
+        tab.choose("To", kind)
+        if label:
+            tab.fill(label, value)
+        tab.button("Preview", within=tab.dialog).click()
+        tab.dialog.get_by_text(
+            f"{again} messages will be read again, {skipped} will be skipped."
+        ).wait_for()
+    tab.button("Reset offsets", within=tab.dialog).click()
+    tab.see("Offsets of rereaders on 2 partitions of again have been reset.")
+    wait_until(lambda: [row[2] for row in tab.rows("Offsets")] == ["3", "3"], "they are shown")
+
+
 def test_dead_letters_are_purged(tab: Console, cluster: Cluster) -> None:
     create(cluster, "chores", messages=2)
     with QueueClient(cluster.brokers[2].grpc_address) as client:
