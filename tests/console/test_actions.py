@@ -8,7 +8,6 @@ from console_page import Console, console
 from playwright.sync_api import Browser
 
 from http_client import ask
-from moldau import QueueClient
 from moldau.client.wire.client import KafkaClient
 from moldau.testing.cluster import Cluster
 from moldau.testing.waiting import wait_until
@@ -179,33 +178,6 @@ def test_offsets_are_reset_in_every_way(tab: Console, cluster: Cluster) -> None:
     tab.button("Reset offsets", within=tab.dialog).click()
     tab.see("Offsets of rereaders on 2 partitions of again have been reset.")
     wait_until(lambda: [row[2] for row in tab.rows("Offsets")] == ["3", "3"], "they are shown")
-
-
-def test_dead_letters_are_purged(tab: Console, cluster: Cluster) -> None:
-    create(cluster, "chores", messages=2)
-    with QueueClient(cluster.brokers[2].grpc_address) as client:
-        worker = client.connect("tired", "chores", attempts=1)
-        failed: list[object] = []
-
-        def fail() -> bool:
-            for message in worker.poll(10, wait=0.2):
-                message.nack(reason="too much")
-                failed.append(message)
-            return len(failed) == 2
-
-        wait_until(fail, "all chores fail")
-        worker.close()
-    tab.open("/queues/tired/chores?tab=dead")
-    wait_until(lambda: dead_letters(tab) == 2, "they are dead letters")
-    tab.click("Purge")
-    tab.confirm("tired", "Remove the dead letters")
-    tab.see("2 dead letters of tired on chores removed.")
-    wait_until(lambda: dead_letters(tab) == 0, "they are gone")
-
-
-def dead_letters(tab: Console) -> int:
-    tab.click("Look again")
-    return len(tab.rows("Dead letters"))
 
 
 def test_the_log_level_of_another_broker_is_changed(tab: Console) -> None:

@@ -160,15 +160,6 @@ def test_redrives_a_dead_letter(tab: Console, cluster: Cluster) -> None:
     assert sorted(done) == sorted(failed)
 
 
-def test_purges_dead_letters(tab: Console, cluster: Cluster) -> None:
-    fail_jobs(tab, cluster, topic="mails", group="senders")
-    tab.click("Purge")
-    # They are those of the group, from all its topics.
-    tab.confirm("senders", "Delete the dead letters")
-    tab.see("3 dead letters of senders deleted.")
-    tab.see("No dead letters: every message was done, or is still tried.")
-
-
 def fail_jobs(tab: Console, cluster: Cluster, *, topic: str, group: str) -> list[str]:
     """Three, and opens the page of their dead letters."""
     create_topic(tab, topic, 3)

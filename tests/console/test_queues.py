@@ -39,7 +39,11 @@ def queue(moldau_session_broker: Broker, moldau_topic: str) -> str:
 
     wait_until(lambda: len(letters()) == 2, "both are dead letters")
     named = [{"partition": letters()[0]["partition"], "offset": letters()[0]["offset"]}]
-    assert ask(address, "POST", f"{path}/redrive", {"records": named}).body["redriven"] == 1
+
+    def redriven() -> Any:
+        return ask(address, "POST", f"{path}/redrive", {"records": named}).body["redriven"]
+
+    wait_until(redriven, "one is redriven")
     return group
 
 
@@ -57,7 +61,7 @@ def test_a_list_counts_and_dead_letters_are_purged(
         tab.page.get_by_role("heading", level=1, name=queue).wait_for()
         wait_until(lambda: len(tab.rows("Dead letters")) == 1, "it is shown")
         tab.click("Purge")
-        tab.dialog.get_by_text(f"All records of the topic {queue}.dead are deleted").wait_for()
-        tab.confirm(queue, "Delete the dead letters")
-        tab.see(f"1 dead letter of {queue} deleted.")
+        tab.dialog.get_by_text(f"stay in the topic {queue}.dead until").wait_for()
+        tab.confirm(queue, "Remove the dead letters")
+        tab.see(f"1 dead letter of {queue} on {moldau_topic} removed.")
         wait_until(lambda: tab.rows("Dead letters") == [], "none is left")
