@@ -88,7 +88,7 @@ ON_TOPIC: Final = (
     Operation.ALTER_CONFIGS,
 )
 ON_GROUP: Final = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
-"""What clients are told that they may do, in the order of Kafka's tools."""
+"""What replies name of what a client may do, in the order of Kafka's tools."""
 
 
 class Resource(Struct, frozen=True):
