@@ -14,7 +14,7 @@ from moldau.supervisor.state import HOST, Member, Ports
 
 PORT_MAX = 65535
 # Below the ephemeral ports: an outgoing connection must not take the port of a stopped broker.
-_FREE_FIRST, _FREE_LAST = 15000, 32000
+_FREE_FIRST, _FREE_LAST = 10000, 19999
 _FREE_TRIES = 500
 _FIELDS = Ports.__struct_fields__
 

@@ -19,7 +19,7 @@ from typing import Final
 _FIRST: Final = 20_000
 _LAST: Final = 32_000
 """Below the system's range for outgoing connections, which could take the port of a broker that is
-down."""
+down; and above the ports that `moldau cluster start` finds by itself, which knows no claims."""
 _SHARES: Final = 8
 """Parallel test processes use separate ranges."""
 _TRIES_MAX: Final = 1_000
