@@ -113,11 +113,13 @@ def test_faults_fire_their_alerts_and_clear(watched: Watched) -> None:
 def test_slow_flushes_fire_their_alert_and_clear(watched: Watched) -> None:
     slow = ("FlushSlow", watched.instances[1])
     watched.flushes.write_text(str(SLOW_FLUSH_SECONDS))
-    # It is mended at once: some seconds later the replicas on this disk are not in sync.
-    watched.fires(slow)
+    # On a busy machine the replicas on this disk are not in sync before the alert comes, which is
+    # what a slow disk does.
+    behind = ("UnderReplicated",)
+    watched.fires(slow, before=[behind])
 
     watched.mend()
-    watched.clears(slow)
+    watched.clears(slow, behind)
 
 
 def test_a_broker_down_and_a_partition_without_leader_fire_their_alerts_and_clear(
