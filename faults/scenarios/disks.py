@@ -3,6 +3,7 @@
 from collections import Counter
 
 from faults.checker import Anomaly
+from faults.flags import put
 from faults.nodes import Node, NodeError
 from faults.run import Load, Run, ScenarioError
 from faults.storage import volatile
@@ -141,9 +142,7 @@ def _tear(run: Run, seed: int) -> Counter[str]:
 
 def _cut_volatile(run: Run, seed: int) -> Counter[str]:
     run.fault("torn power cut")
-    # In one step, so that the seed is there when the flag is.
-    (run.home / "cut.new").write_text(str(seed))
-    (run.home / "cut.new").rename(run.home / "cut")
+    put(run.home / "cut", str(seed))
     code = run.broker.exit_code(seconds_max=30.0)
     if code != -9:
         raise ScenarioError(f"the power cut did not end the broker (exit code {code})")

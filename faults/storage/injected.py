@@ -21,11 +21,13 @@ TRACE_VARIABLE = "FAULTS_FSYNC_TRACE"
 
 def _failing(call: Callable[[int], None], flag: str, trace: str) -> Callable[[int], None]:
     def flush(descriptor: int) -> None:
-        if not os.path.exists(flag):
+        try:
+            with open(flag) as setting:
+                seconds = setting.read()
+        except FileNotFoundError:
             call(descriptor)
             return
-        with open(flag) as setting, open(trace, "a") as file:
-            seconds = setting.read()
+        with open(trace, "a") as file:
             file.write(os.readlink(f"/proc/self/fd/{descriptor}") + "\n")
         if seconds:
             time.sleep(float(seconds))

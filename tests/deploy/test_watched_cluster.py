@@ -14,6 +14,7 @@ from deploy.grafana import generate
 from prometheus_server import RULES, need, shortened
 from watched_cluster import Watched
 
+from faults.flags import put
 from moldau.spark.pipelines.spec import PipelineState
 from moldau.testing.waiting import wait_until
 
@@ -95,7 +96,7 @@ def test_faults_fire_their_alerts_and_clear(watched: Watched) -> None:
     if watched.disk is not None:
         staged.append(("DiskAlmostFull", three))
         watched.disk.fill(leave_bytes=watched.disk.total_bytes // 20)
-    watched.clock.write_text(str(SKEW_SECONDS))
+    put(watched.clock, str(SKEW_SECONDS))
     watched.load.pause("consume")
     watched.load.pause("transact")
     watched.use_certificate("short")
@@ -112,7 +113,7 @@ def test_faults_fire_their_alerts_and_clear(watched: Watched) -> None:
 
 def test_slow_flushes_fire_their_alert_and_clear(watched: Watched) -> None:
     slow = ("FlushSlow", watched.instances[1])
-    watched.flushes.write_text(str(SLOW_FLUSH_SECONDS))
+    put(watched.flushes, str(SLOW_FLUSH_SECONDS))
     # On a busy machine the replicas on this disk are not in sync before the alert comes, which is
     # what a slow disk does.
     behind = ("UnderReplicated",)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from faults.clock import Skew
+from faults.flags import put
 from moldau.testing.waiting import wait_until
 
 pytestmark = pytest.mark.inprocess
@@ -16,7 +17,7 @@ def test_the_wall_clock_follows_the_file(tmp_path: Path) -> None:
     skew = Skew(str(path))
     assert abs(skew.time() - time.time()) < 60
     for seconds in (3600, -86_400, 0):
-        path.write_text(str(seconds))
+        put(path, str(seconds))
         wait_until(
             lambda off=seconds: abs(skew.time() - time.time() - off) < 60, "the clock has jumped"
         )

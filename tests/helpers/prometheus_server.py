@@ -126,6 +126,13 @@ class PrometheusServer:
     def firing(self) -> set[Alert]:
         return {_alert(dict(labels)) for labels in self.query('ALERTS{alertstate="firing"}')}
 
+    def failed_scrapes(self) -> dict[str, str]:
+        """Why the last scrape of a target failed."""
+        targets = json.loads(self._get("/api/v1/targets"))["data"]["activeTargets"]
+        return {
+            each["labels"]["instance"]: each["lastError"] for each in targets if each["lastError"]
+        }
+
 
 SUBJECTS: Final = ("instance", "group", "pipeline", "file")
 

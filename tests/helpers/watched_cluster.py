@@ -130,7 +130,7 @@ class Watched:
 
         def all_have() -> bool:
             firing = self.prometheus.firing()
-            assert firing <= allowed, firing - allowed
+            assert firing <= allowed, self._unexpected(firing - allowed)
             missing.difference_update(firing)
             return not missing
 
@@ -141,10 +141,16 @@ class Watched:
 
         def none_fires() -> bool:
             firing = self.prometheus.firing()
-            assert firing <= set(alerts), firing - set(alerts)
+            assert firing <= set(alerts), self._unexpected(firing - set(alerts))
             return not firing
 
         wait_until(none_fires, "no alert fires", describe=self.prometheus.firing)
+
+    def _unexpected(self, alerts: set[Alert]) -> str:
+        """What a reader of a failed test needs to find the reason."""
+        running = [broker.is_running for broker in self.cluster.brokers]
+        failed = self.prometheus.failed_scrapes()
+        return f"{alerts} of {self.instances}, of which run: {running}; failed scrapes: {failed}"
 
     def mend(self) -> None:
         """Undo all staged faults."""

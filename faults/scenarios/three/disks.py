@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 
+from faults.flags import put
 from faults.nodes import Node
 from faults.run import Load, Run, ScenarioError
 from faults.scenarios.disks import await_fence, expect_loss
@@ -140,8 +141,7 @@ class VolatileDisks:
         """Of some brokers at once; none of them may be paused."""
         for node in nodes:
             home = self._homes[node.number]
-            (home / "cut.new").write_text(str(seed * BROKERS + node.number))
-            (home / "cut.new").rename(home / "cut")
+            put(home / "cut", str(seed * BROKERS + node.number))
         for node in nodes:
             code = node.exit_code(seconds_max=30.0)
             if code != -9:
@@ -223,8 +223,7 @@ def slow_disk(run: Run) -> None:
         flag = run.home / f"broken{victim.number}"
         before = run.cluster.epochs()
         run.fault("slow disk")
-        flag.with_suffix(".new").write_text("0.3")
-        flag.with_suffix(".new").rename(flag)
+        put(flag, "0.3")
         deadline = time.monotonic() + (4.0 if run.quick else 15.0)
         while time.monotonic() < deadline:
             run.await_acks_of(everything(run), 3)

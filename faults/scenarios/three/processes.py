@@ -2,9 +2,9 @@
 
 import random
 import time
-from pathlib import Path
 
 from faults.clock import CLOCK_VARIABLE
+from faults.flags import put
 from faults.measures import spread
 from faults.nodes import Node
 from faults.run import Load, Run
@@ -223,16 +223,11 @@ def clock_jump(run: Run) -> None:
         for path in files.values():
             run.await_acks_of(everything(run))
             run.fault(f"clock {seconds:+d} s")
-            _set(path, seconds)
+            put(path, str(seconds))
             run.await_acks_of(everything(run), 10)
     run.expect(run.cluster.epochs() == before, f"epochs went from {before}: {run.cluster.epochs()}")
     run.proof(f"clocks were off by up to a day, {run.result.faults} jumps; no leader changed")
     run.finish()
-
-
-def _set(path: Path, seconds: int) -> None:
-    path.with_suffix(".new").write_text(str(seconds))
-    path.with_suffix(".new").rename(path)
 
 
 def recovery(run: Run) -> None:
