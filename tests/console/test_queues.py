@@ -65,3 +65,29 @@ def test_a_list_counts_and_dead_letters_are_purged(
         tab.confirm(queue, "Remove the dead letters")
         tab.see(f"1 dead letter of {queue} on {moldau_topic} removed.")
         wait_until(lambda: tab.rows("Dead letters") == [], "none is left")
+
+
+def test_a_dead_letter_says_what_became_of_it_before_it_was_redriven(
+    browser: Browser, moldau_session_broker: Broker, moldau_topic: str, queue: str
+) -> None:
+    with QueueClient(moldau_session_broker.grpc_address) as client:
+        worker = client.connect(queue, moldau_topic)
+
+        def fails_again() -> bool:
+            for message in worker.poll(1, wait=0.2):
+                message.nack(reason="worse <b>")
+                return True
+            return False
+
+        wait_until(fails_again, "it fails again")
+    path = f"/queues/{queue}/{moldau_topic}?tab=dead"
+    with console(browser, moldau_session_broker.http_address, path) as tab:
+
+        def both() -> bool:
+            tab.click("Look again")
+            return len(tab.rows("Dead letters")) == 2
+
+        wait_until(both, "both are shown")
+        row = tab.page.get_by_role("row").filter(has_text="worse <b>")
+        row.get_by_text("1 earlier time").click()
+        row.get_by_role("listitem").filter(has_text="bad (1 attempt)").wait_for()

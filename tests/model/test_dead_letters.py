@@ -2,7 +2,17 @@
 
 import pytest
 
-from moldau.model.dead_letters import DeadOrigin, digest_of, note_of, number_of, restored_headers
+from moldau.model.dead_letters import (
+    EARLIER_DEATHS_MAX,
+    DeadOrigin,
+    EarlierDeath,
+    Headers,
+    digest_of,
+    note_of,
+    number_of,
+    restored_headers,
+    without_earlier_deaths,
+)
 from moldau.model.queue_headers import ONLY_GROUP_HEADER
 
 HEADERS = [
@@ -15,6 +25,8 @@ HEADERS = [
     ("moldau-dead-offset", b"7"),
     ("moldau-dead-at", b"1763503200000"),
 ]
+
+DIED = ("moldau-earlier-death", b"at=1763503200000 attempts=3 topic=t reason=bad")
 
 
 def test_a_note_has_what_the_headers_say() -> None:
@@ -73,5 +85,34 @@ def test_only_plain_numbers_count(text: str) -> None:
 
 def test_the_message_comes_back_without_what_made_it_a_dead_letter() -> None:
     old = [*HEADERS, ("moldau-deliver-at", b"1"), (ONLY_GROUP_HEADER, b"old")]
-    assert restored_headers(old, None) == [("color", b"red")]
-    assert restored_headers(old, b"g") == [("color", b"red"), (ONLY_GROUP_HEADER, b"g")]
+    assert restored_headers(old, None) == [("color", b"red"), DIED]
+    assert restored_headers(old, b"g") == [("color", b"red"), DIED, (ONLY_GROUP_HEADER, b"g")]
+    assert restored_headers([("color", b"red")], None) == [("color", b"red")]
+
+
+def test_a_message_remembers_its_last_deaths_whatever_they_say() -> None:
+    headers: Headers = [("color", b"red")]
+    for number in range(EARLIER_DEATHS_MAX + 2):
+        reason = "no = good\n" * number * 10
+        letter = [
+            *headers,
+            ("moldau-dead-topic", b"t"),
+            ("moldau-dead-attempts", str(number).encode()),
+            ("moldau-dead-reason", reason.encode()),
+        ]
+        headers = restored_headers(letter, None)
+        assert size(headers) <= size(letter)
+        note = note_of([*headers, ("moldau-dead-topic", b"u")])
+        assert note is not None
+        earlier = note.earlier
+        assert earlier[-1] == EarlierDeath(None, number, "t", reason[:200])
+    assert [death.attempts for death in earlier] == list(range(2, EARLIER_DEATHS_MAX + 2))
+    assert without_earlier_deaths(headers) == [("color", b"red")]
+    made_up: Headers = [("moldau-earlier-death", value) for value in (b"x", None, b"\xff")]
+    note = note_of([*HEADERS, *made_up])
+    assert note is not None
+    assert note.earlier == ()
+
+
+def size(headers: Headers) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers)

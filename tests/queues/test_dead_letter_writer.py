@@ -26,6 +26,7 @@ from moldau.model.queue_headers import (
     DEAD_REASON_HEADER,
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
+    EARLIER_DEATH_HEADER,
 )
 from moldau.records.record import Headers, Record, read_records
 from moldau.testing.waiting import until
@@ -149,6 +150,18 @@ async def test_what_is_too_large_is_written_without_its_value(
     assert letters[None][DEAD_TRUNCATED_HEADER] == b"value"
     assert DEAD_TRUNCATED_HEADER not in letters[b"small"]
     assert "offset 1 of t-0" in caplog.text
+
+
+async def test_what_is_too_large_with_its_earlier_deaths_is_written_without_them() -> None:
+    world = await QueueWorld.make(attempts_max=1)
+    await world.send(bytes(1_000), key=b"k", headers=[(EARLIER_DEATH_HEADER, bytes(500))])
+    world.message_bytes_max = 1_500
+    await kill(world)
+    await is_settled(world, 1)
+    (letter,) = dead(world)
+    assert letter.value == bytes(1_000)
+    names = {name for name, _ in letter.headers}
+    assert not names & {DEAD_TRUNCATED_HEADER, EARLIER_DEATH_HEADER}
 
 
 async def test_what_the_topic_never_takes_is_named_and_holds_nothing_up(

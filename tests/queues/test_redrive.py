@@ -10,10 +10,13 @@ from moldau.model.ids import PartitionIndex
 from moldau.model.queue_headers import (
     DEAD_KEYLESS_HEADER,
     DEAD_TRUNCATED_HEADER,
+    EARLIER_DEATH_HEADER,
     ONLY_GROUP_HEADER,
 )
 from moldau.queues import queue_partition
 from moldau.queues.admin_messages import RedriveRow
+
+DIED = (EARLIER_DEATH_HEADER, b"at= attempts= topic=t reason=")
 
 
 async def test_all_are_sent_as_they_were_and_only_once() -> None:
@@ -23,7 +26,7 @@ async def test_all_are_sent_as_they_were_and_only_once() -> None:
     assert report.rows == [RedriveRow(0, number, "", 0, number) for number in range(3)]
     assert made.sent == [b"0", b"1", b"2"]
     record = made.world.stored("t")[0]
-    assert record.headers == [("color", b"red"), (ONLY_GROUP_HEADER, b"g")]
+    assert record.headers == [("color", b"red"), DIED, (ONLY_GROUP_HEADER, b"g")]
     assert record.timestamp == made.world.clock.wall_ms()
     again = await made.redrive()
     assert (again.redriven, again.failed, again.is_complete) == (0, 0, True)
@@ -131,8 +134,8 @@ async def test_a_key_that_was_made_up_is_dropped_and_another_topic_gets_it_for_a
     assert report.redriven == 2
     stored = sorted(made.world.stored("u"), key=lambda record: record.value or b"")
     assert [(record.key, record.headers) for record in stored] == [
-        (None, [("color", b"red")]),
-        (b"k", [("color", b"red")]),
+        (None, [("color", b"red"), DIED]),
+        (b"k", [("color", b"red"), DIED]),
     ]
 
 

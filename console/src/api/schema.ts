@@ -285,7 +285,7 @@ export interface components {
                 string,
                 unknown
             ][];
-            history: string[] | null;
+            history: components["schemas"]["EarlierDeathShown"][];
             is_cut: boolean;
             key: unknown;
             key_base64: string | null;
@@ -308,6 +308,13 @@ export interface components {
         DiskPlayWanted: {
             broker: number;
             delay_ms: number;
+        };
+        /** EarlierDeathShown */
+        EarlierDeathShown: {
+            attempts: number | null;
+            died_at_ms: number | null;
+            reason: string;
+            topic: string;
         };
         /**
          * ElectionWanted

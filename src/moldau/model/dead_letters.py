@@ -4,7 +4,8 @@ The client and the brokers redrive by these rules.
 """
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from moldau.model.queue_headers import (
@@ -19,6 +20,7 @@ from moldau.model.queue_headers import (
     DEAD_TOPIC_HEADER,
     DEAD_TRUNCATED_HEADER,
     DELIVER_AT_HEADER,
+    EARLIER_DEATH_HEADER,
     ONLY_GROUP_HEADER,
 )
 
@@ -29,6 +31,12 @@ were redriven."""
 _OLD_HEADERS: Final = frozenset({DELIVER_AT_HEADER, ONLY_GROUP_HEADER})
 _DIGITS_MAX: Final = 18
 _DIGEST_BYTES: Final = 16
+EARLIER_DEATHS_MAX: Final = 10
+"""That a message remembers; then it forgets the oldest."""
+_REASON_CHARACTERS_MAX: Final = 200
+"""Of an earlier death: the message grows by this at most, and remains smaller than its dead
+letter was."""
+_DEATH: Final = re.compile(r"at=(\d*) attempts=(\d*) topic=(\S*) reason=(.*)", re.DOTALL)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -46,6 +54,15 @@ class DeadOrigin(NamedTuple):
     offset: str
 
 
+class EarlierDeath(NamedTuple):
+    """A dead letter that was redriven, and failed again."""
+
+    died_at_ms: int | None
+    attempts: int | None
+    topic: str
+    reason: str
+
+
 class DeadLetterNote(NamedTuple):
     """What is known of a dead letter; None where its headers do not say."""
 
@@ -57,6 +74,8 @@ class DeadLetterNote(NamedTuple):
     """Of the message, because it was too large or unreadable; empty if it is whole."""
     is_keyless: bool
     """Its key was made up for the dead-letter topic."""
+    earlier: tuple[EarlierDeath, ...] = ()
+    """The oldest first."""
 
 
 def note_of(headers: Headers) -> DeadLetterNote | None:
@@ -79,7 +98,16 @@ def note_of(headers: Headers) -> DeadLetterNote | None:
         number_of(texts.get(DEAD_AT_HEADER, "")),
         "" if missing is None else missing or "a part",
         DEAD_KEYLESS_HEADER in texts,
+        tuple(_earlier_deaths(headers)),
     )
+
+
+def _earlier_deaths(headers: Headers) -> Iterator[EarlierDeath]:
+    found = [value or b"" for name, value in headers if name == EARLIER_DEATH_HEADER]
+    for value in found[-EARLIER_DEATHS_MAX:]:
+        if match := _DEATH.fullmatch(value.decode("utf-8", "replace")):
+            died_at, attempts, topic, reason = match.groups()
+            yield EarlierDeath(number_of(died_at), number_of(attempts), topic, reason)
 
 
 def digest_of(
@@ -89,7 +117,7 @@ def digest_of(
     headers are equal."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     parts: list[str | bytes | None] = [*note.origin, None if note.is_keyless else key, value]
-    for name, content in restored_headers(headers, None):
+    for name, content in _own_headers(headers):
         parts += (name, content)
     for part in parts:
         data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -106,12 +134,31 @@ def number_of(text: str) -> int | None:
 
 
 def restored_headers(headers: Headers, only_group: bytes | None) -> list[tuple[str, bytes | None]]:
-    """Those of the message that it was. `only_group`: other queue groups skip it."""
-    kept = [
+    """Those of the message that it was, and what became of it. `only_group`: other queue groups
+    skip it."""
+    kept = _own_headers(headers)
+    if (note := note_of(headers)) is not None:
+        deaths = [item for item in kept if item[0] == EARLIER_DEATH_HEADER]
+        deaths.append((EARLIER_DEATH_HEADER, _death(note)))
+        kept = without_earlier_deaths(kept) + deaths[-EARLIER_DEATHS_MAX:]
+    if only_group is not None:
+        kept.append((ONLY_GROUP_HEADER, only_group))
+    return kept
+
+
+def without_earlier_deaths(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [item for item in headers if item[0] != EARLIER_DEATH_HEADER]
+
+
+def _own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [
         (name, value)
         for name, value in headers
         if not name.startswith(DEAD_PREFIX) and name not in _OLD_HEADERS
     ]
-    if only_group is not None:
-        kept.append((ONLY_GROUP_HEADER, only_group))
-    return kept
+
+
+def _death(note: DeadLetterNote) -> bytes:
+    at, attempts = ("" if number is None else number for number in (note.died_at_ms, note.attempts))
+    reason = note.reason[:_REASON_CHARACTERS_MAX]
+    return f"at={at} attempts={attempts} topic={note.origin.topic} reason={reason}".encode()

@@ -13,6 +13,10 @@ ONLY_GROUP_HEADER: Final = "moldau-only-group"
 """The only queue group that gets the message; others skip it. Set on dead letters that are sent
 back to their topic, because the other groups have already had them."""
 
+EARLIER_DEATH_HEADER: Final = "moldau-earlier-death"
+"""Once for each time that the message was redriven, the oldest first: when and why it became a dead
+letter then."""
+
 DEAD_PREFIX: Final = "moldau-dead-"
 DEAD_REASON_HEADER: Final = "moldau-dead-reason"
 DEAD_ATTEMPTS_HEADER: Final = "moldau-dead-attempts"

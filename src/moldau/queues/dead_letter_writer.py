@@ -15,6 +15,7 @@ from moldau.data.produce import ACKS_ALL
 from moldau.metadata.image import Topic
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
+from moldau.model.dead_letters import without_earlier_deaths
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset, PartitionIndex
 from moldau.model.queue_headers import (
@@ -134,10 +135,11 @@ class DeadLetterWriter:
     ) -> None:
         """Tries a smaller version each time the topic rejects one as too large."""
         whole = self._record(origin, letter)
+        forgetful = whole._replace(headers=without_earlier_deaths(whole.headers))
         bare: Headers = [item for item in whole.headers if item[0].startswith(DEAD_PREFIX)]
         versions = (
-            whole,
-            whole._replace(value=None, headers=[*whole.headers, _truncated("value")]),
+            *((whole,) if forgetful == whole else (whole, forgetful)),
+            forgetful._replace(value=None, headers=[*forgetful.headers, _truncated("value")]),
             whole._replace(
                 key=None, value=None, headers=[*bare, _truncated("key, value, headers")]
             ),
@@ -162,7 +164,7 @@ class DeadLetterWriter:
             )
         elif appended.error is not ErrorCode.NONE:
             raise _error(topic, appended)
-        elif record is not whole:
+        elif record not in (whole, forgetful):
             log.warning(
                 "dead letter exceeds max.message.bytes of %s, written without its value: offset %d "
                 "of %s-%d, group %s",

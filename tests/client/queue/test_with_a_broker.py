@@ -100,8 +100,10 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
 
     assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
     (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
-    kept = [("h", b"v"), ("moldau-only-group", group.encode())]
-    assert (back.text, back.key, back.headers, back.attempt) == ("bad", b"k", kept, 1)
+    names = ["h", "moldau-earlier-death", "moldau-only-group"]
+    assert ([name for name, _ in back.headers], back.attempt) == (names, 1)
+    assert (back.text, back.key, dict(back.headers)["h"]) == ("bad", b"k", b"v")
+    assert dict(back.headers)["moldau-only-group"] == group.encode()
     # One that dies again can be sent back again.
     back.nack(delay=0, reason="still bad")
     (again,) = client.connect(group, topic).poll(wait=wait_seconds_max())
@@ -109,7 +111,11 @@ def test_a_poison_message_becomes_a_dead_letter_and_comes_back(
     assert len(_read(client, f"{group}.dead", 2)) == 2
     assert list(client.redrive(group, idle=0.5))[-1] == (1, 0, 0)
     (back,) = client.connect(group, topic).poll(wait=wait_seconds_max())
-    assert (back.text, back.headers) == ("bad", kept)
+    assert back.text == "bad"
+    deaths = [value or b"" for name, value in back.headers if name == "moldau-earlier-death"]
+    assert [death.partition(b" attempts=")[2] for death in deaths] == [
+        f"2 topic={topic} reason={reason}".encode() for reason in ("it is bad", "still bad")
+    ]
     back.ack()
     assert list(client.redrive(group, idle=0.5)) == []
 
@@ -135,7 +141,8 @@ def test_redrive_drops_doubles_and_skips_letters_of_other_groups(
     *_, sums = client.redrive(group, topic=dead, idle=0.5)
     assert sums == (2, 1, 3)
     found = [m for n in (0, 1) for m in client.read_from(topic, n)]
-    only = [("moldau-only-group", group.encode())]
+    died = ("moldau-earlier-death", f"at= attempts= topic={topic} reason=".encode())
+    only = [died, ("moldau-only-group", group.encode())]
     assert [(message.text, message.headers) for message in found] == [("x", only), ("x", only)]
 
 

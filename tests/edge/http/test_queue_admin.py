@@ -44,7 +44,7 @@ def test_a_dead_letter_is_shown_with_its_source_and_goes_back(moldau_broker: Bro
     first = shown["records"][0]
     assert (first["key"], first["value"], first["value_base64"]) == ("k", None, "/w==")
     assert (first["partition"], first["value_bytes"], first["is_cut"]) == (0, 1, False)
-    assert (first["reason"], first["attempts"], first["history"]) == ("bad", 1, None)
+    assert (first["reason"], first["attempts"], first["history"]) == ("bad", 1, [])
     assert first["source"] == {"topic": "jobs", "partition": 0, "offset": 0}
     assert first["died_at_ms"] > 1_600_000_000_000
     second = get(f"/dead?after={shown['next']}&value_encoding=json")
@@ -81,6 +81,22 @@ def test_a_dead_letter_is_shown_with_its_source_and_goes_back(moldau_broker: Bro
         "refused": [],
         "silent": [],
     }
+
+    with QueueClient(moldau_broker.grpc_address) as client:
+        worker = client.connect("a/b", "jobs")
+
+        def dies_again() -> bool:
+            for message in worker.poll(10, wait=0.2):
+                message.nack(reason="worse")
+            return len(get("/dead")["records"]) == 2
+
+        wait_until(dies_again, "it is a dead letter again")
+        client.send("jobs", b"nobody wants it")
+    (again,) = [one for one in get("/dead")["records"] if one["key"] == "k"]
+    assert (again["reason"], again["attempts"]) == ("worse", 1)
+    earlier = {"attempts": 1, "topic": "jobs", "reason": "bad"}
+    assert again["history"] == [{**earlier, "died_at_ms": first["died_at_ms"]}]
+
     purged = ask(address, "POST", path + "/purge", {"confirm": "a/b", "what": "ready"}).body
     assert (purged["purged"], purged["what"], purged["is_complete"]) == (1, "ready", True)
 

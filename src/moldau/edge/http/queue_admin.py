@@ -108,6 +108,13 @@ class DeadLetterSource(Struct, frozen=True, kw_only=True):
     offset: int | None
 
 
+class EarlierDeathShown(Struct, frozen=True, kw_only=True):
+    died_at_ms: int | None
+    attempts: int | None
+    topic: str
+    reason: str
+
+
 class DeadLetterShown(Struct, frozen=True, kw_only=True):
     """`partition` and `offset` are those in the dead-letter topic."""
 
@@ -124,8 +131,8 @@ class DeadLetterShown(Struct, frozen=True, kw_only=True):
     attempts: int | None
     died_at_ms: int | None
     source: DeadLetterSource
-    history: list[str] | None
-    """Earlier deaths; null: not known. A redriven message counts from 1."""
+    history: list[EarlierDeathShown]
+    """What became of it before it was redriven, the oldest first; of the last 10 times."""
     is_cut: bool
     """It was too large for the dead-letter topic, or unreadable: it cannot be redriven."""
 
@@ -401,7 +408,7 @@ def _letter_shown(partition: int, record: Record, shown: RecordShown) -> DeadLet
             partition=number_of(note.origin.partition),
             offset=number_of(note.origin.offset),
         ),
-        history=None,
+        history=[EarlierDeathShown(**earlier._asdict()) for earlier in note.earlier],
         is_cut=bool(note.missing),
     )
 
