@@ -42,6 +42,7 @@ export const samples = (): Record<string, Sample> => ({
     commands.redrive("resizers", "jobs", null, { records: [{ partition: 0, offset: 1 }] }),
   ],
   purgeQueue: [commands.purgeQueue("resizers", "jobs", {})],
+  electLeaders: [commands.electLeaders()],
   removeBroker: [commands.removeBroker(2)],
   showLogLevels: [commands.showLogLevels(2)],
   listTransactions: [commands.listTransactions()],

@@ -1,6 +1,8 @@
 """What can be changed by the console, with the mouse and by the keyboard alone."""
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -97,6 +99,24 @@ def test_a_partition_moves_to_another_broker(tab: Console, cluster: Cluster) -> 
     )
     tab.click("Let preferred replicas lead")
     tab.see("The preferred replicas of moved lead already.")
+
+
+def test_preferred_replicas_lead_again_everywhere(tab: Console, cluster: Cluster) -> None:
+    create(cluster, "preferred", partitions=1)
+    address, path = cluster.brokers[1].http_address, "/api/v1/topics/preferred"
+
+    def partition() -> Any:
+        return ask(address, "GET", path).body["partitions"][0]
+
+    wait_until(
+        lambda: partition()["leader"] == partition()["replicas"][0], "its first replica leads"
+    )
+    other = partition()["replicas"][::-1]
+    assert ask(address, "POST", f"{path}/replicas", {"partitions": {"0": other}}).status == 200
+    tab.open("/brokers")
+    tab.click("Let preferred replicas lead")
+    tab.page.get_by_text(re.compile("The preferred replica leads .* more partition")).wait_for()
+    wait_until(lambda: partition()["leader"] == other[0], "the other one leads")
 
 
 def test_a_search_is_stopped_and_goes_on(tab: Console, cluster: Cluster) -> None:

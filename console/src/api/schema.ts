@@ -548,6 +548,12 @@ export interface components {
             error: string;
             partitions: number[];
         };
+        /** LeadersElected */
+        LeadersElected: {
+            elected: number;
+            failed: number;
+            refused: components["schemas"]["NotElected"][];
+        };
         /** LinkPlayWanted */
         LinkPlayWanted: {
             a: number;
@@ -645,6 +651,13 @@ export interface components {
             last_offset: number;
             partition: number;
             reason: string;
+        };
+        /** NotElected */
+        NotElected: {
+            detail: string;
+            error: string;
+            partition: number;
+            topic: string;
         };
         /**
          * Overview

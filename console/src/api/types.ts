@@ -30,6 +30,7 @@ export type TopicList = Schemas["TopicList"];
 export type TopicListed = Schemas["TopicListed"];
 export type TopicShown = Schemas["TopicShown"];
 export type PartitionShown = Schemas["PartitionShown"];
+export type LeadersElected = Schemas["LeadersElected"];
 export type TopicElected = Schemas["TopicElected"];
 export type TopicSettings = Schemas["TopicSettings"];
 export type SettingMeaning = Schemas["SettingMeaning"];

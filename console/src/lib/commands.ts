@@ -144,6 +144,10 @@ export function removeBroker(broker: number): Command {
   return command(moldau("http", "broker remove", [String(broker)]), "POST", ["cluster", "leave"], { broker });
 }
 
+export function electLeaders(): Command {
+  return command(moldau("kafka", "partition elect-leaders"), "POST", ["cluster", "elect"]);
+}
+
 export function showLogLevels(broker: number): Command {
   return command(moldau("http", "broker log-level", [], ["--broker", broker]), "GET", ["brokers", broker, "log-levels"]);
 }

@@ -94,6 +94,7 @@ def test_every_parameter_that_is_documented_is_known(moldau_session_broker, mold
         ("GET", "/api/v1/groups/nobody", None, 404),
         ("DELETE", "/api/v1/groups/nobody", None, 404),
         ("POST", "/api/v1/groups/nobody/reset", {"topic": "t", "to": "latest"}, 404),
+        ("POST", "/api/v1/cluster/elect", None, 200),
         ("POST", "/api/v1/cluster/leave", {"broker": 77}, 404),
         ("DELETE", "/api/v1/topics/no-such-topic", None, 404),
     ],

@@ -124,6 +124,7 @@ EXPECTED: Final = {
     "DELETE /api/v1/cluster/tokens/{token}": Expected(401, 403, 403),
     "POST /api/v1/cluster/leave": Expected(401, 403, 403, {"broker": 1}),
     "POST /api/v1/cluster/keep": Expected(401, 403, 403, {"broker": 1}),
+    "POST /api/v1/cluster/elect": Expected(401, 403, 403),
     "POST /api/v1/cluster/recover": Expected(401, 403, 403, {"lost": [2], "dry_run": True}),
     "GET /api/v1/backup/cluster": Expected(401, 403, 403),
     "GET /api/v1/backup/queues/{group}/{topic}": Expected(401, 403, 403),

@@ -156,6 +156,14 @@ def test_a_broker_that_leads_nothing_of_it_changes_a_topic(moldau_cluster):
     )
     again = ask(address, "POST", f"{path}/elect", {"partitions": [0]})
     assert again.body == {"partitions": [{"partition": 0, "leader": replicas[1]}]}
+    ask(address, "POST", f"{path}/replicas", {"partitions": {"0": replicas}})
+    everywhere = ask(address, "POST", "/api/v1/cluster/elect")
+    assert (everywhere.status, everywhere.body["failed"]) == (200, 0)
+    assert everywhere.body["elected"] >= 1
+    wait_until(
+        lambda: ask(address, "GET", path).body["partitions"][0]["leader"] == replicas[0],
+        "the first replica leads again",
+    )
 
     nothing = ask(address, "POST", f"{path}/replicas", {"partitions": {"0": None}})
     assert refused(nothing) == (409, "NO_REASSIGNMENT_IN_PROGRESS")

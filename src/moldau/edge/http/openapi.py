@@ -20,6 +20,7 @@ from moldau.api.connections import ConnectionList
 from moldau.api.raft_groups import RaftGroupList
 from moldau.api.search.types import FOLLOWED_MAX
 from moldau.api.types import INT_MAX, LONG_MAX
+from moldau.edge.http.cluster import LeadersElected
 from moldau.edge.http.event_streams import MEDIA_TYPE
 from moldau.edge.http.group_operations import GROUP_OPERATIONS
 from moldau.edge.http.login import LoginReply, LoginRequest
@@ -376,6 +377,12 @@ OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         {},
         body=BrokerActionRequest,
         refusals=(404, 409),
+    ),
+    ("POST", "/api/v1/cluster/elect"): Operation(
+        "electAllLeaders",
+        "Let the preferred replica of every partition lead",
+        {200: LeadersElected},
+        {},
     ),
     ("POST", "/api/v1/cluster/recover"): Operation(
         "recover",
