@@ -121,6 +121,21 @@ def test_every_default_is_valid_and_documented() -> None:
         assert definition.documentation.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("min.insync.replicas", "is acknowledged. At least 1."),
+        ("min.cleanable.dirty.ratio", "triggers compaction. 0 to 1."),
+        ("segment.index.bytes", "4 to 2147483647."),
+        ("message.timestamp.type", "One of CreateTime, LogAppendTime."),
+        ("retention.ms", "-1 is unlimited."),
+        ("cleanup.policy", "or both."),
+    ],
+)
+def test_the_meaning_has_bounds_that_do_not_go_without_saying(name: str, end: str) -> None:
+    assert TOPIC_CONFIGS[name].meaning.endswith(end)
+
+
 @given(
     name=st.sampled_from(sorted(TOPIC_CONFIGS)),
     value=st.one_of(st.none(), st.text(max_size=30), st.integers().map(str), st.floats().map(str)),

@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from moldau.metadata.config_types import ConfigSource, ConfigType
 from moldau.model.errors import ConfigError
+from moldau.model.ids import BrokerId
+from moldau.server.config.load import load_config
 from moldau.server.config.schema import ServerConfig, TopicConfig
-from moldau.server.derived_config import config_warnings, is_alone, with_rack
+from moldau.server.derived_config import config_warnings, is_alone, read_only_configs, with_rack
 
 
 def test_the_defaults_are_not_doubtful():
@@ -40,3 +43,27 @@ def test_the_rack_may_be_in_a_file(tmp_path: Path):
     file.write_text("zone-a\n")
     assert with_rack(config).rack == "zone-a"
     assert with_rack(replace(config, rack="zone-b")).rack == "zone-b"
+
+
+def test_what_only_a_restart_changes_is_explained_from_the_schema():
+    config = load_config({"group.session_timeout_ms_max": "1h"}, {}).config
+    shown = {one.name: one for one in read_only_configs(config, BrokerId(7))}
+    longest = shown["group.max.session.timeout.ms"]
+    assert longest.documentation == (
+        "Longest session timeout that a member may request. At least 1ms. "
+        "Set at the start, as group.session_timeout_ms_max."
+    )
+    assert (longest.value, longest.default, longest.type) == ("3600000", "1800000", ConfigType.LONG)
+    assert longest.source is ConfigSource.STATIC_BROKER_CONFIG
+    assert shown["group.max.size"].source is ConfigSource.DEFAULT_CONFIG
+    assert shown["broker.id"].value == "7"
+    assert shown["default.replication.factor"].value == "3"
+    create = shown["auto.create.topics.enable"]
+    assert (create.value, create.type) == ("true", ConfigType.BOOLEAN)
+
+
+def test_what_is_a_default_has_no_other_source():
+    shown = {one.name: one for one in read_only_configs(ServerConfig(), BrokerId(1))}
+    sources = [one.source for one in shown["group.max.size"].synonyms]
+    assert sources == [ConfigSource.DEFAULT_CONFIG]
+    assert all(one.read_only and one.documentation for one in shown.values())

@@ -141,10 +141,20 @@ export interface components {
             open_files_max: number;
             version: string;
         };
+        /** BrokerSetting */
+        BrokerSetting: {
+            default: string | null;
+            doc: string;
+            name: string;
+            read_only: boolean;
+            source: string;
+            type: string;
+            value: string | null;
+        };
         /** BrokerShown */
         BrokerShown: {
             broker: components["schemas"]["TopologyBroker"];
-            configs: components["schemas"]["Setting"][];
+            configs: components["schemas"]["BrokerSetting"][];
         };
         /**
          * CertificateExpiry

@@ -15,7 +15,7 @@ from moldau.metadata.commands import (
     ReplaceBrokerConfigs,
     ReplaceTopicConfigs,
 )
-from moldau.metadata.config_types import ConfigSource, ConfigType, shown
+from moldau.metadata.config_types import ConfigSource, shown
 from moldau.metadata.image import CLUSTER_DEFAULT, Image, Topic
 from moldau.metadata.topic_configs import (
     BROKER_CONFIGS,
@@ -23,6 +23,7 @@ from moldau.metadata.topic_configs import (
     ConfigSynonym,
     TopicConfig,
     broker_layers,
+    fixed_entry,
     topic_config_entries,
 )
 from moldau.model import log_events as events
@@ -54,16 +55,14 @@ class ConfigService:
         metadata: MetadataStore,
         broker: BrokerId,
         defaults: Mapping[str, str],
-        fixed: Mapping[str, str],
-        fixed_defaults: Mapping[str, str],
+        fixed: Sequence[ConfigEntry],
         log_levels: LogLevels,
     ) -> None:
         self._metadata = metadata
         self._broker = broker
         self._defaults = defaults
         self._fixed = fixed
-        self._fixed_defaults = fixed_defaults
-        """Read-only settings of this broker, by their Kafka names."""
+        """Read-only settings of this broker."""
         self._log_levels = log_levels
         self._resolved: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         self._resolved_for: object = None
@@ -131,19 +130,18 @@ class ConfigService:
                         value=found[0].value,
                         source=found[0].source,
                         type=definition.type,
-                        documentation=definition.documentation,
+                        documentation=definition.meaning,
                         synonyms=tuple(found),
                     )
                 )
         if broker != CLUSTER_DEFAULT:
-            entries += [
-                _fixed_entry(name, value, is_default=self._fixed_defaults.get(name) == value)
-                for name, value in self._fixed.items()
-            ]
+            entries += self._fixed
             registered = self._metadata.image.brokers[broker]
-            entries.append(_fixed_entry(STATE_SETTING, registered.state.name.lower()))
+            state = registered.state.name.lower()
+            entries.append(fixed_entry(STATE_SETTING, state, "Active, or draining."))
             if registered.http is not None:
-                entries.append(_fixed_entry(HTTP_ADDRESS_SETTING, str(registered.http)))
+                meaning = "Where clients of Kafka's protocol find the HTTP API of the broker."
+                entries.append(fixed_entry(HTTP_ADDRESS_SETTING, str(registered.http), meaning))
         return entries
 
     async def alter(
@@ -213,16 +211,3 @@ class ConfigService:
 
 def _without_settings(kind: int) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings")
-
-
-def _fixed_entry(name: str, value: str, *, is_default: bool = False) -> ConfigEntry:
-    source = ConfigSource.DEFAULT_CONFIG if is_default else ConfigSource.STATIC_BROKER_CONFIG
-    return ConfigEntry(
-        name=name,
-        value=value,
-        source=source,
-        type=ConfigType.STRING,
-        documentation="",
-        synonyms=(ConfigSynonym(name=name, value=value, source=source),),
-        read_only=True,
-    )

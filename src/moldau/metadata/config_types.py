@@ -67,6 +67,17 @@ class ConfigDefinition(Struct, frozen=True, kw_only=True):
     """Otherwise it is only stored, for tools that expect it."""
 
     @property
+    def meaning(self) -> str:
+        """The documentation, with bounds that do not go without saying."""
+        if self.least is not None and self.most is not None:
+            return f"{self.documentation} {self.least:g} to {self.most:.0f}."
+        if self.least is not None and self.least > 0:
+            return f"{self.documentation} At least {self.least:g}."
+        if self.choices and self.type is ConfigType.STRING:
+            return f"{self.documentation} One of {', '.join(self.choices)}."
+        return self.documentation
+
+    @property
     def values(self) -> tuple[str, ...]:
         """All that it may have, or a list may hold; empty: any of the type."""
         return ("true", "false") if self.type is ConfigType.BOOLEAN else self.choices

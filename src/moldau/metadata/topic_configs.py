@@ -137,6 +137,39 @@ class ConfigEntry(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     sensitive: bool = False
 
+    @property
+    def default(self) -> str | None:
+        """None: it has none of its own."""
+        found = (one.value for one in self.synonyms if one.source is ConfigSource.DEFAULT_CONFIG)
+        return next(found, None)
+
+
+def fixed_entry(
+    name: str,
+    value: str,
+    documentation: str,
+    *,
+    type: ConfigType = ConfigType.STRING,
+    default: str | None = None,
+) -> ConfigEntry:
+    """A setting that does not change at run time."""
+    found = []
+    if value != default:
+        source = ConfigSource.STATIC_BROKER_CONFIG
+        found.append(ConfigSynonym(name=name, value=value, source=source))
+    if default is not None:
+        source = ConfigSource.DEFAULT_CONFIG
+        found.append(ConfigSynonym(name=name, value=default, source=source))
+    return ConfigEntry(
+        name=name,
+        value=value,
+        source=found[0].source,
+        type=type,
+        documentation=documentation,
+        synonyms=tuple(found),
+        read_only=True,
+    )
+
 
 def topic_config_entries(
     topic_overrides: Mapping[str, str], broker_layers: tuple[Layer, ...] = ()
@@ -165,7 +198,7 @@ def topic_config_entries(
                 value=found[0].value,
                 source=found[0].source,
                 type=definition.type,
-                documentation=definition.documentation,
+                documentation=definition.meaning,
                 synonyms=tuple(found),
             )
         )

@@ -1,16 +1,21 @@
 """Derives Kafka's broker configs, warnings and service settings from the configuration."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from moldau.data.maintenance import MaintenanceConfig
+from moldau.metadata.config_types import ConfigType
 from moldau.metadata.replica_rules import DEFAULT_REPLICATION_MAX
+from moldau.metadata.topic_configs import ConfigEntry, fixed_entry
 from moldau.model.errors import ConfigError
-from moldau.server.config.keys import KEYS
+from moldau.model.ids import BrokerId
+from moldau.server.config.keys import KEYS, Key
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+from moldau.server.config.values import describe
 
 _RACK_CHARS_MAX: Final = 256
 
@@ -32,19 +37,65 @@ def with_rack(config: ServerConfig) -> ServerConfig:
 def runtime_defaults(config: ServerConfig) -> dict[str, str]:
     """Start values of all that can be changed at run time, under Kafka's broker config names."""
     return {
-        key.setting.runtime: str(getattr(getattr(config, key.section), key.field))
+        key.setting.runtime: str(_value(config, key))
         for key in KEYS.values()
         if key.setting.runtime
     }
 
 
-def read_only_configs(config: ServerConfig) -> dict[str, str]:
+def _value(config: ServerConfig, key: Key) -> object:
+    return getattr(getattr(config, key.section) if key.section else config, key.field)
+
+
+_READ_ONLY: Final[Mapping[str, str]] = {
+    "broker.id": "broker_id",
+    "broker.rack": "rack",
+    "listeners": "kafka.addr",
+    "advertised.listeners": "kafka.advertised",
+    "listener.security.protocol.map": "kafka.security",
+    "log.dirs": "data_dir",
+    "auto.create.topics.enable": "topic.auto_create",
+    "num.partitions": "topic.partitions",
+    "default.replication.factor": "topic.replication_factor",
+    "group.initial.rebalance.delay.ms": "group.initial_rebalance_delay_ms",
+    "group.min.session.timeout.ms": "group.session_timeout_ms_min",
+    "group.max.session.timeout.ms": "group.session_timeout_ms_max",
+    "group.max.size": "group.size_max",
+    "group.consumer.heartbeat.interval.ms": "group.consumer_heartbeat_interval_ms",
+    "group.consumer.session.timeout.ms": "group.consumer_session_timeout_ms",
+    "group.consumer.assignors": "group.consumer_assignors",
+    "group.consumer.max.size": "group.size_max",
+    "offsets.retention.minutes": "group.offsets_retention_minutes",
+    "offsets.topic.num.partitions": "group.offsets_partitions",
+    "transaction.max.timeout.ms": "transaction.timeout_ms_max",
+    "transactional.id.expiration.ms": "transaction.id_expiry_ms",
+    "transaction.state.log.num.partitions": "transaction.state_partitions",
+    "connections.max.idle.ms": "kafka.idle_ms_max",
+    "socket.request.max.bytes": "kafka.request_bytes_max",
+}
+"""Kafka's names of settings that only a restart changes, with ours."""
+_TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG}
+
+
+def read_only_configs(config: ServerConfig, me: BrokerId) -> list[ConfigEntry]:
     """Broker configs that DescribeConfigs shows and only a restart changes."""
-    kafka = config.kafka
+    values = _read_only_values(replace(config, broker_id=me))
+    defaults = _read_only_values(ServerConfig())
+    return [
+        fixed_entry(
+            name,
+            values[name],
+            f"{describe(KEYS[ours])} Set at the start, as {ours}.",
+            type=_TYPES.get(KEYS[ours].type, ConfigType.STRING),
+            default=defaults[name],
+        )
+        for name, ours in _READ_ONLY.items()
+    ]
+
+
+def _read_only_values(config: ServerConfig) -> dict[str, str]:
     listeners = listeners_for(config, ListenerProtocol.KAFKA)
-    return {
-        "broker.id": str(1 if config.broker_id is None else config.broker_id),
-        "broker.rack": config.rack or "",
+    derived = {
         "listeners": ",".join(f"{one.name.upper()}://{one.address}" for one in listeners),
         "advertised.listeners": ",".join(
             f"{one.name.upper()}://{one.advertised or one.address}" for one in listeners
@@ -52,28 +103,18 @@ def read_only_configs(config: ServerConfig) -> dict[str, str]:
         "listener.security.protocol.map": ",".join(
             f"{one.name.upper()}:{_security_protocol(one)}" for one in listeners
         ),
-        "log.dirs": config.data_dir,
-        "auto.create.topics.enable": str(config.topic.auto_create).lower(),
-        "num.partitions": str(config.topic.partitions),
         "default.replication.factor": str(
             config.topic.replication_factor or DEFAULT_REPLICATION_MAX
         ),
-        "group.initial.rebalance.delay.ms": str(config.group.initial_rebalance_delay_ms),
-        "group.min.session.timeout.ms": str(config.group.session_timeout_ms_min),
-        "group.max.session.timeout.ms": str(config.group.session_timeout_ms_max),
-        "group.max.size": str(config.group.size_max),
-        "group.consumer.heartbeat.interval.ms": str(config.group.consumer_heartbeat_interval_ms),
-        "group.consumer.session.timeout.ms": str(config.group.consumer_session_timeout_ms),
-        "group.consumer.assignors": config.group.consumer_assignors,
-        "group.consumer.max.size": str(config.group.size_max),
-        "offsets.retention.minutes": str(config.group.offsets_retention_minutes),
-        "offsets.topic.num.partitions": str(config.group.offsets_partitions),
-        "transaction.max.timeout.ms": str(config.transaction.timeout_ms_max),
-        "transactional.id.expiration.ms": str(config.transaction.id_expiry_ms),
-        "transaction.state.log.num.partitions": str(config.transaction.state_partitions),
-        "connections.max.idle.ms": str(kafka.idle_ms_max),
-        "socket.request.max.bytes": str(kafka.request_bytes_max),
     }
+    return {name: _text(_value(config, KEYS[ours])) for name, ours in _READ_ONLY.items()} | derived
+
+
+def _text(value: object) -> str:
+    """As Kafka has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
 
 
 def _security_protocol(listener: ListenerConfig) -> str:

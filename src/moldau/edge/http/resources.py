@@ -40,6 +40,13 @@ class Setting(Struct, frozen=True, kw_only=True):
     read_only: bool
 
 
+class BrokerSetting(Setting, frozen=True, kw_only=True):
+    doc: str
+    """What it means, with its bounds."""
+    default: str | None
+    """null: it has none, or is another unit of a setting that has one."""
+
+
 class PartitionShown(Struct, frozen=True, kw_only=True):
     partition: int
     leader: int
@@ -79,7 +86,7 @@ class BrokerList(Struct, frozen=True, kw_only=True):
 
 class BrokerShown(Struct, frozen=True, kw_only=True):
     broker: TopologyBroker
-    configs: list[Setting]
+    configs: list[BrokerSetting]
 
 
 class GroupListed(Struct, frozen=True, kw_only=True):

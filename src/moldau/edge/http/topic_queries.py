@@ -102,7 +102,7 @@ def _meaning(setting: TopicSetting) -> SettingMeaning:
         name=definition.name,
         type=definition.type.name.lower(),
         default=setting.default,
-        doc=definition.documentation,
+        doc=definition.meaning,
         values=list(definition.values) or None,
         unit=definition.unit,
         read_only=definition.is_for_tools,

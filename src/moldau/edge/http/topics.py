@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,8 +24,10 @@ from moldau.edge.http.query_parameters import (
     read_text,
     take_page,
 )
+from moldau.edge.http.relay.asking import relay_to
 from moldau.edge.http.resources import (
     BrokerList,
+    BrokerSetting,
     BrokerShown,
     PartitionShown,
     Setting,
@@ -120,8 +123,10 @@ def routes() -> list[Route]:
         session = session_of(request)
         for one in session.cluster.topology().brokers:
             if one.id == wanted:
+                if wanted != session.broker_id:
+                    return relay_to(request, wanted)
                 entries = session.configs.describe(ResourceKind.BROKER, str(wanted))
-                return respond(BrokerShown(broker=one, configs=settings_of(entries)))
+                return respond(BrokerShown(broker=one, configs=_broker_settings(entries)))
         raise RefusedError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Unknown broker {request.path_params['broker']}"
         )
@@ -176,6 +181,13 @@ def _configs(session: Session, topic: Topic) -> list[ConfigEntry]:
     if not session.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name):
         return []
     return session.configs.describe_topic(topic)
+
+
+def _broker_settings(entries: list[ConfigEntry]) -> list[BrokerSetting]:
+    return [
+        BrokerSetting(**asdict(setting), doc=entry.documentation, default=entry.default)
+        for setting, entry in zip(settings_of(entries), entries, strict=True)
+    ]
 
 
 def settings_of(entries: Iterable[ConfigEntry]) -> list[Setting]:

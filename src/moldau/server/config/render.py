@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 
 from moldau.server.config.keys import ALIASES, KEYS, OTHER_VARIABLES, SECTIONS, Key
-from moldau.server.config.values import describe_type, format_value
+from moldau.server.config.values import describe, format_value
 
 _FILE_HEAD = """\
 # Configuration of a Moldau broker.
@@ -159,33 +159,13 @@ def _table(section: str) -> str:
     for key in KEYS.values():
         if key.section == section:
             default = "unset" if key.default is None else f"`{format_value(key, key.default)}`"
-            rows.append(
-                f"| `{key.name}` | {default} | {key.setting.doc}{_bounds(key)}{_runtime(key)} |\n"
-            )
+            rows.append(f"| `{key.name}` | {default} | {describe(key)}{_runtime(key)} |\n")
     return "".join(rows)
 
 
 def _runtime(key: Key) -> str:
     name = key.setting.runtime
     return f" At run time: `moldau cluster config set {name}=…`." if name else ""
-
-
-def _bounds(key: Key) -> str:
-    setting = key.setting
-    if key.type is not int:
-        kind = describe_type(key)
-        return f" {kind[0].upper()}{kind[1:]}." if kind.startswith("one of") else ""
-    low = None if setting.min is None else format_value(key, setting.min)
-    high = None if setting.max is None else format_value(key, setting.max)
-    if low is not None and high is not None:
-        text = f" {low} to {high}"
-    elif low is not None:
-        text = f" At least {low}"
-    else:
-        text = ""
-    if setting.unlimited:
-        text += ", or -1 for no limit" if text else " -1: no limit"
-    return text + "." if text else ""
 
 
 if __name__ == "__main__":

@@ -144,6 +144,29 @@ def describe_type(key: Key) -> str:
     return "a text"
 
 
+def describe(key: Key) -> str:
+    """What the setting means, and its bounds."""
+    return key.setting.doc + _bounds(key)
+
+
+def _bounds(key: Key) -> str:
+    setting = key.setting
+    if key.type is not int:
+        kind = describe_type(key)
+        return f" {kind[0].upper()}{kind[1:]}." if kind.startswith("one of") else ""
+    low = None if setting.min is None else format_value(key, setting.min)
+    high = None if setting.max is None else format_value(key, setting.max)
+    if low is not None and high is not None:
+        text = f" {low} to {high}"
+    elif low is not None:
+        text = f" At least {low}"
+    else:
+        text = ""
+    if setting.unlimited:
+        text += ", or -1 for no limit" if text else " -1: no limit"
+    return text + "." if text else ""
+
+
 def _check_bounds(key: Key, value: int) -> None:
     setting = key.setting
     if setting.unlimited and value == UNLIMITED:
