@@ -136,16 +136,3 @@ export function sentence(text: string): string {
   const counted = text.replace(/(?<![\w:.])\d{4,}(?= (?:partition|replica|topic|message|record|member)s?\b)/g, (count) => whole.format(Number(count)));
   return counted.charAt(0).toUpperCase() + counted.slice(1);
 }
-
-const SOURCES: Record<string, string> = {
-  default_config: "default",
-  static_broker_config: "broker's settings",
-  dynamic_broker_config: "set on this broker",
-  dynamic_default_broker_config: "set on all brokers",
-  dynamic_topic_config: "set on this topic",
-};
-
-/** Where the value of a setting comes from. */
-export function sourceOf(name: string): string {
-  return SOURCES[name] ?? name.replaceAll("_", " ");
-}
