@@ -45,8 +45,9 @@ PAGES = {
     "log-levels": "/settings?tab=log-levels",
     "not-found": "/no/such/page",
 }
+WIDE = 1280
 LOOKS = {
-    f"{scheme}-{width}": (scheme, width) for scheme in ("light", "dark") for width in (1280, 390)
+    f"{scheme}-{width}": (scheme, width) for scheme in ("light", "dark") for width in (WIDE, 390)
 }
 WITH_AXE = ("light-1280", "dark-390")
 """Each theme, and each width."""
@@ -114,6 +115,8 @@ def test_every_page_is_readable_by_everybody(
                 found[name] = wrong
             if pixels := tab.overflow():
                 found[f"{name}, too wide"] = pixels
+            if width == WIDE and (tables := tab.wide_tables()):
+                found[f"{name}, tables too wide"] = tables
             height = min(HEIGHT_MAX, tab.page.evaluate("document.documentElement.scrollHeight"))
             tab.page.screenshot(
                 path=pictures / f"{name}-{look}.png",

@@ -110,6 +110,13 @@ class Console:
         width: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         return max(0, width)
 
+    def wide_tables(self) -> list[str]:
+        """Those that have to be moved sideways to see all of their columns."""
+        found: list[str] = self.page.locator(".scroll").evaluate_all(
+            "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+        )
+        return found
+
     def axe(self) -> list[str]:
         """What keeps somebody from using the page."""
         found = Axe().run(self.page).response["violations"]

@@ -11,7 +11,7 @@ from moldau.net.traffic import TEXT_CHARS_MAX
 CONNECTION: Final = "moldau.connection"
 """In the state of a connection: its `ConnectionTraffic`."""
 _PRODUCT: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+)/([^\s()]+)")
-_BROWSERS: Final = ("Firefox", "Edg", "OPR", "Chrome", "Safari")
+_BROWSERS: Final = ("Firefox", "Edg", "OPR", "HeadlessChrome", "Chrome", "Safari")
 """Browsers name others first, in this order of trust."""
 
 
