@@ -32,7 +32,8 @@ def test_clients_show_what_they_send_now_and_are_put_together(
 
         def is_sending() -> bool:
             send()
-            return any(row[5].endswith("B/s") and row[5][0] != "0" for row in tab.rows("Connections"))
+            traffic = [row[5] for row in tab.rows("Connections")]
+            return any(text.endswith("B/s") and text[0] != "0" for text in traffic)
 
         wait_until(is_sending, "what is sent is seen")
         tab.choose("Rows", "client")
