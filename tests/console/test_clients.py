@@ -41,6 +41,4 @@ def test_clients_show_what_they_send_now_and_are_put_together(
         (row,) = tab.rows("Client ids")
         assert (row[0], row[1]) == (name, str(before))
         tab.choose("Traffic", "total")
-        wait_until(
-            lambda: "iB" in tab.rows("Client ids")[0][6], "what they sent in all is shown"
-        )
+        wait_until(lambda: "iB" in tab.rows("Client ids")[0][6], "what they sent in all is shown")
