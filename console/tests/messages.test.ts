@@ -35,6 +35,12 @@ test("a spreadsheet runs nothing of a message", () => {
   expect(line).toBe(`0,1,2,,false,,'=1+1,"say ""hi"", all","[[""h"",""v""]]",,`);
 });
 
+test("CSV guards formulas so that each text can be told, and leaves numbers as they are", () => {
+  const texts = ["=1", "'=1", "''=1", "'a", "-1+cmd", "-9223372036854775808", "-1.5e-7", "-1\n=2"];
+  const found = texts.map((value) => csv([message({ key: "k", value })]).split("\r\n")[1]!.split(",")[7]);
+  expect(found).toEqual(["'=1", "''=1", "'''=1", "'a", "'-1+cmd", "-9223372036854775808", "-1.5e-7", `"'-1\n=2"`]);
+});
+
 test("CSV tells bytes of a header from a text that looks the same", () => {
   const [, line] = csv([message({ headers: [["a", "/w=="], ["b", "/w=="]], binary_headers: [1] })]).split("\r\n");
   expect(line).toBe(`0,1,2,,false,,,,"[[""a"",""/w==""],[""b"",{""base64"":""/w==""}]]",,`);

@@ -120,14 +120,20 @@ function headersOf({ headers, binary_headers = [] }: Message): unknown[] {
   return headers.map(([name, content], at) => [name, binary_headers.includes(at) ? { base64: content } : content]);
 }
 
+/** What a spreadsheet would run; and what is like that once it is guarded, so that no two texts become one. */
+const FORMULA = /^'*[=+\-@\t\r]/;
+const NEGATIVE_NUMBER = /^-\d+(\.\d+)?(e[+-]?\d+)?$/i;
+
+function guarded(text: string): string {
+  return FORMULA.test(text) && !NEGATIVE_NUMBER.test(text) ? `'${text}` : text;
+}
+
 export function csv(messages: Message[]): string {
   const cell = (value: unknown): string => {
     if (value === null || value === undefined) return "";
     // Not the same as null, to most that read it.
     if (value === "") return '""';
-    const text = typeof value === "string" ? value : JSON.stringify(value);
-    // A spreadsheet would run what looks like a formula.
-    const safe = /^[=+\-@\t\r]/.test(text) && typeof value === "string" ? `'${text}` : text;
+    const safe = typeof value === "string" ? guarded(value) : JSON.stringify(value);
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
   };
   return [COLUMNS.join(","), ...messages.map((one) => COLUMNS.map((name) => cell(name === "is_cut" ? (one.is_cut ?? false) : name === "headers" ? headersOf(one) : one[name])).join(","))].join("\r\n") + "\r\n";
