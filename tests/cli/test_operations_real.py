@@ -150,7 +150,7 @@ def settings(call, number, *names):
 
 
 def test_settings_change_at_run_time_for_all_brokers_or_one(call, cli, cluster):
-    assert settings(call, 1, "message.max.bytes")["message.max.bytes"][1] == "start"
+    assert settings(call, 1, "message.max.bytes")["message.max.bytes"][1] == "default"
     # As in the file, too.
     call("cluster", "config", "set", "topic.message_bytes_max=2000", "max.connections=300")
     call("cluster", "config", "set", "--broker", 2, "max.connections.per.ip=1")
@@ -160,7 +160,7 @@ def test_settings_change_at_run_time_for_all_brokers_or_one(call, cli, cluster):
 
     expected = {
         "message.max.bytes": ("2000", "cluster"),
-        "max.connections.per.ip": ("2048", "start"),
+        "max.connections.per.ip": ("2048", "default"),
     }
     wait_until(lambda: seen(1) == expected, "broker 1 has the settings")
     # Broker 2 takes one connection at a time now.
@@ -176,14 +176,14 @@ def test_settings_change_at_run_time_for_all_brokers_or_one(call, cli, cluster):
     cluster.wait_ready()
     assert settings(call, 3, "message.max.bytes")["message.max.bytes"] == ("2000", "cluster")
     call("cluster", "config", "set", "-d", "message.max.bytes", "-d", "max.connections")
-    assert settings(call, 3, "message.max.bytes")["message.max.bytes"][1] == "start"
+    assert settings(call, 3, "message.max.bytes")["message.max.bytes"][1] == "default"
 
 
 def test_clients_of_kafka_change_the_same_settings(call, cluster):
     client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
     for operation, expected in (
         (admin.AlterConfigOpType.SET, ("90", "broker")),
-        (admin.AlterConfigOpType.DELETE, ("4096", "start")),
+        (admin.AlterConfigOpType.DELETE, ("4096", "default")),
     ):
         entry = admin.ConfigEntry("max.connections", "90", incremental_operation=operation)
         resource = admin.ConfigResource(admin.ResourceType.BROKER, "1", incremental_configs=[entry])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from console_page import Console, console
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from http_client import ask
 from moldau import QueueClient
@@ -45,6 +45,21 @@ def queue(moldau_session_broker: Broker, moldau_topic: str) -> str:
 
     wait_until(redriven, "one is redriven")
     return group
+
+
+def test_dead_letters_of_an_older_broker_are_shown(
+    browser: Browser, moldau_session_broker: Broker, moldau_topic: str, queue: str
+) -> None:
+    def older(route: Route) -> None:
+        found = route.fetch()
+        shown = found.json()
+        shown["records"] = [{**one, "history": None} for one in shown["records"]]
+        route.fulfill(response=found, json=shown)
+
+    with console(browser, moldau_session_broker.http_address) as tab:
+        tab.page.route("**/dead?*", older)
+        tab.open(f"/queues/{queue}/{moldau_topic}?tab=dead")
+        wait_until(lambda: len(tab.rows("Dead letters")) == 1, "it is shown")
 
 
 def listed(tab: Console) -> list[list[str]]:

@@ -114,6 +114,12 @@ def test_an_election_is_held_for_the_preferred_leader() -> None:
     assert list(elections_due(image, leaders)) == [("a", 0)]
 
 
+def test_no_election_is_held_for_a_broker_that_leaves() -> None:
+    leaving = after(cluster((1, 2), (1, 2)), DrainBroker(broker_id=ONE))
+    assert list(elections_due(leaving, led(2, 1))) == [("a", 1)]
+    assert code_of(leaving, led(2, 1), ALL) is ErrorCode.ELECTION_NOT_NEEDED
+
+
 def test_an_election_is_refused_with_the_code_that_tools_know() -> None:
     image = cluster((1, 2))
     assert code_of(image, led(1), ALL) is ErrorCode.ELECTION_NOT_NEEDED

@@ -108,6 +108,10 @@ def test_a_message_remembers_its_last_deaths_whatever_they_say() -> None:
         assert earlier[-1] == EarlierDeath(None, number, "t", reason[:200])
     assert [death.attempts for death in earlier] == list(range(2, EARLIER_DEATHS_MAX + 2))
     assert without_earlier_deaths(headers) == [("color", b"red")]
+    long: Headers = [("moldau-earlier-death", b"at=1 attempts=1 topic=t reason=" + b"x" * 9999)]
+    note = note_of([*HEADERS, *long])
+    assert note is not None
+    assert note.earlier == (EarlierDeath(1, 1, "t", "x" * 200),)
     made_up: Headers = [("moldau-earlier-death", value) for value in (b"x", None, b"\xff")]
     note = note_of([*HEADERS, *made_up])
     assert note is not None

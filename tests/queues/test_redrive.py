@@ -90,6 +90,20 @@ async def test_a_message_that_the_target_refuses_holds_up_no_other() -> None:
     assert made.sent == [b"small"]
 
 
+async def test_a_message_that_only_fits_without_its_earlier_deaths_is_sent_without_them() -> None:
+    made = await RedriveWorld.make()
+    await made.bury(b"x" * 500, [*dead(0), *[(EARLIER_DEATH_HEADER, b"y" * 100)] * 9])
+    await made.bury(b"small", dead(1))
+    made.world.message_bytes_max = 1_000
+    report = await made.redrive()
+    assert (report.redriven, report.failed) == (2, 0)
+    deaths = {
+        one.value: len([name for name, _ in one.headers if name == EARLIER_DEATH_HEADER])
+        for one in made.world.stored("t")
+    }
+    assert deaths == {b"x" * 500: 0, b"small": 1}
+
+
 async def test_letters_of_other_queues_stay_or_do_not_count() -> None:
     made = await RedriveWorld.make()
     await made.bury(b"other topic", dead(0, topic="u"))

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from moldau.metadata.config_types import ConfigSource, ConfigType
 from moldau.model.errors import ConfigError
 from moldau.model.ids import BrokerId
+from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import ServerConfig, TopicConfig
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
 from moldau.server.derived_config import config_warnings, is_alone, read_only_configs, with_rack
 
 
@@ -67,3 +69,12 @@ def test_what_is_a_default_has_no_other_source():
     sources = [one.source for one in shown["group.max.size"].synonyms]
     assert sources == [ConfigSource.DEFAULT_CONFIG]
     assert all(one.read_only and one.documentation for one in shown.values())
+
+
+def test_named_listeners_are_named_as_what_is_set():
+    named = ListenerConfig(name="inside", protocol=ListenerProtocol.KAFKA, address=Endpoint("127.0.0.1", 1))
+    config = ServerConfig(listeners=(named,))
+    shown = {one.name: one for one in read_only_configs(config, BrokerId(1))}
+    assert shown["listeners"].value == "INSIDE://127.0.0.1:1"
+    assert shown["listeners"].documentation.endswith("Set at the start, as listeners.")
+    assert shown["log.dirs"].documentation.endswith("Set at the start, as data_dir.")

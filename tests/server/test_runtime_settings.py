@@ -25,11 +25,17 @@ def test_bounds_and_defaults_are_those_of_the_schema(name):
     assert (definition.least, definition.default) == (key.setting.min, str(key.default))
 
 
+def test_what_nobody_set_is_a_default():
+    assert runtime_defaults(load_config({}, {}).config) == {}
+    for name, key in MARKED.items():
+        assert BROKER_CONFIGS[name][0].default == str(key.default), name
+
+
 def test_what_changes_at_run_time_is_not_listed_as_read_only():
     config = load_config({"kafka.connections_max": 5000}, {}).config
     defaults = runtime_defaults(config)
-    assert defaults["max.connections"] == "5000"
-    assert not set(defaults) & {one.name for one in read_only_configs(config, BrokerId(1))}
+    assert defaults == {"max.connections": "5000"}
+    assert not set(MARKED) & {one.name for one in read_only_configs(config, BrokerId(1))}
 
 
 def test_one_broker_wins_over_all_which_win_over_the_start():

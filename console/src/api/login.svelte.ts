@@ -50,6 +50,11 @@ class Login {
     return !this.isReadOnly && this.may(operation);
   }
 
+  /** Whether the cluster may be operated: brokers, leaders, log levels. */
+  get mayOperate(): boolean {
+    return !this.isReadOnly && (this.may("ALTER") || this.may("ALTER_CONFIGS"));
+  }
+
   #keep(token: string): void {
     this.token = token;
     try {

@@ -28,7 +28,7 @@ export function sourceOf(name: string): string {
 }
 
 /** Whether all of the words are in the name or the meaning. */
-export function isAbout(setting: { name: string; doc: string }, words: string): boolean {
-  const text = `${setting.name} ${setting.doc}`.toLowerCase();
+export function isAbout(setting: { name: string; doc?: string }, words: string): boolean {
+  const text = `${setting.name} ${setting.doc ?? ""}`.toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }

@@ -99,7 +99,7 @@ def elect_leader(
             f"Unclean elections are not supported: partition {partition} of '{topic}' elects a "
             f"leader when a majority of its replicas {list(found_partition.replicas)} is up",
         )
-    target = found_partition.desired[0]
+    target = preferred_leader(image, found_partition)
     if source == target:
         raise RefusedError(
             ErrorCode.ELECTION_NOT_NEEDED,
@@ -118,7 +118,8 @@ def elections_due(image: Image, leaders: Leaders) -> Iterable[tuple[str, Partiti
     """Every partition that the preferred leader does not lead: ElectLeaders without a list."""
     for topic in image.topics.values():
         for partition in topic.partitions:
-            if leaders.of(topic.topic_id, partition.index).broker != partition.desired[0]:
+            leader = leaders.of(topic.topic_id, partition.index).broker
+            if leader != preferred_leader(image, partition):
                 yield topic.name, partition.index
 
 

@@ -34,8 +34,8 @@ _DIGEST_BYTES: Final = 16
 EARLIER_DEATHS_MAX: Final = 10
 """That a message remembers; then it forgets the oldest."""
 _REASON_CHARACTERS_MAX: Final = 200
-"""Of an earlier death: the message grows by this at most, and remains smaller than its dead
-letter was."""
+"""Of an earlier death."""
+_TOPIC_CHARACTERS_MAX: Final = 249
 _DEATH: Final = re.compile(r"at=(\d*) attempts=(\d*) topic=(\S*) reason=(.*)", re.DOTALL)
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -55,7 +55,7 @@ class DeadOrigin(NamedTuple):
 
 
 class EarlierDeath(NamedTuple):
-    """A dead letter that was redriven, and failed again."""
+    """A dead letter that was redriven, and failed again. Who wrote the message can make it up."""
 
     died_at_ms: int | None
     attempts: int | None
@@ -107,7 +107,12 @@ def _earlier_deaths(headers: Headers) -> Iterator[EarlierDeath]:
     for value in found[-EARLIER_DEATHS_MAX:]:
         if match := _DEATH.fullmatch(value.decode("utf-8", "replace")):
             died_at, attempts, topic, reason = match.groups()
-            yield EarlierDeath(number_of(died_at), number_of(attempts), topic, reason)
+            yield EarlierDeath(
+                number_of(died_at),
+                number_of(attempts),
+                topic[:_TOPIC_CHARACTERS_MAX],
+                reason[:_REASON_CHARACTERS_MAX],
+            )
 
 
 def digest_of(

@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES_MAX: Final = 256 * 1024
 """Well below the default max.message.bytes of topics."""
 _APPEND_SECONDS_MAX: Final = 10.0
-_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-_RETRY_SINGLY: Final = _TOO_LARGE | {ErrorCode.INVALID_RECORD}
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+RETRY_SINGLY: Final = TOO_LARGE | {ErrorCode.INVALID_RECORD}
 """Possibly caused by single records: a compacted topic rejects records without a key."""
 
 _DROPPED_HEADERS = frozenset((ONLY_GROUP_HEADER, DELIVER_AT_HEADER))
@@ -114,7 +114,7 @@ class DeadLetterWriter:
     ) -> None:
         records = [self._record(origin, letter) for letter in letters]
         appended = await self._append(topic, partition, records)
-        if appended.error in _RETRY_SINGLY:
+        if appended.error in RETRY_SINGLY:
             failure: RefusedError | None = None
             for letter in letters:
                 try:
@@ -150,9 +150,9 @@ class DeadLetterWriter:
             if appended.error is ErrorCode.INVALID_RECORD and record.key is None:
                 keyed = _with_key(origin, record, letter.record.offset)
                 appended = await self._append(topic, partition, [keyed])
-            if appended.error not in _TOO_LARGE:
+            if appended.error not in TOO_LARGE:
                 break
-        if appended.error in _TOO_LARGE:
+        if appended.error in TOO_LARGE:
             log.warning(
                 "dead letter lost: it exceeds max.message.bytes of %s even without its value: "
                 "offset %d of %s-%d, group %s, reason: %s",

@@ -21,11 +21,18 @@ from moldau.leases.tokens import Token
 from moldau.metadata.image import Topic
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
-from moldau.model.dead_letters import DeadLetterNote, digest_of, note_of, restored_headers
+from moldau.model.dead_letters import (
+    DeadLetterNote,
+    digest_of,
+    note_of,
+    restored_headers,
+    without_earlier_deaths,
+)
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.admin_messages import ROWS_MAX, RedriveOrder, RedriveReport, RedriveRow
 from moldau.queues.dead_letter_scan import DeadLetterScan, FoundLetter
+from moldau.queues.dead_letter_writer import RETRY_SINGLY, TOO_LARGE
 from moldau.queues.queue_partition import QueuePartition
 from moldau.queues.types import QueueRefusedError, unavailable
 from moldau.records.murmur2 import partition_of
@@ -40,14 +47,6 @@ _CLAIM_READ: Final = 500
 _LEASE_MS: Final = 60_000
 """Longer than a step takes; after a crash, so long nobody else sends its letters."""
 _APPEND_SECONDS_MAX: Final = 5.0
-_RETRY_SINGLY: Final = frozenset(
-    {
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.INVALID_RECORD,
-    }
-)
-"""Possibly caused by single records."""
 
 
 class _Letter(NamedTuple):
@@ -309,10 +308,12 @@ class RedriveRun:
         stored: dict[Offset, tuple[int, int]],
     ) -> None:
         appended = await self._append(to, letters)
-        if appended.error in _RETRY_SINGLY and len(letters) > 1:
+        if appended.error in RETRY_SINGLY and len(letters) > 1:
             for letter in letters:
                 await self._send_to(to, [letter], partition, stored)
             return
+        if appended.error in TOO_LARGE:
+            appended = await self._append(to, letters, forget=True)
         for number, letter in enumerate(letters):
             if appended.error is ErrorCode.NONE:
                 stored[letter.record.offset] = to[1], appended.base_offset + number
@@ -322,9 +323,14 @@ class RedriveRun:
                     why += " (it may have been stored)"
                 self._failed(partition, letter.record.offset, why)
 
-    async def _append(self, to: tuple[Topic, int], letters: list[_Letter]) -> AppendResult:
+    async def _append(
+        self, to: tuple[Topic, int], letters: list[_Letter], *, forget: bool = False
+    ) -> AppendResult:
+        """`forget`: without earlier deaths, which are not worth a message."""
         target, index = to
         records = [self._restored(target, letter) for letter in letters]
+        if forget:
+            records = [one._replace(headers=without_earlier_deaths(one.headers)) for one in records]
         return await self._appends.append(
             target,
             index,

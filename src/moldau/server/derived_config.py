@@ -35,12 +35,10 @@ def with_rack(config: ServerConfig) -> ServerConfig:
 
 
 def runtime_defaults(config: ServerConfig) -> dict[str, str]:
-    """Start values of all that can be changed at run time, under Kafka's broker config names."""
-    return {
-        key.setting.runtime: str(_value(config, key))
-        for key in KEYS.values()
-        if key.setting.runtime
-    }
+    """Start values of what can be changed at run time, where they are not the defaults, under
+    Kafka's broker config names."""
+    values = ((key, _value(config, key)) for key in KEYS.values() if key.setting.runtime)
+    return {key.setting.runtime: str(value) for key, value in values if value != key.default}
 
 
 def _value(config: ServerConfig, key: Key) -> object:
@@ -74,6 +72,7 @@ _READ_ONLY: Final[Mapping[str, str]] = {
     "socket.request.max.bytes": "kafka.request_bytes_max",
 }
 """Kafka's names of settings that only a restart changes, with ours."""
+_OF_LISTENERS: Final = {"listeners", "advertised.listeners", "listener.security.protocol.map"}
 _TYPES: Final = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG}
 
 
@@ -81,11 +80,14 @@ def read_only_configs(config: ServerConfig, me: BrokerId) -> list[ConfigEntry]:
     """Broker configs that DescribeConfigs shows and only a restart changes."""
     values = _read_only_values(replace(config, broker_id=me))
     defaults = _read_only_values(ServerConfig())
+    has_named = any(one.protocol is ListenerProtocol.KAFKA for one in config.listeners)
+    replaced = _OF_LISTENERS if has_named else set()
     return [
         fixed_entry(
             name,
             values[name],
-            f"{describe(KEYS[ours])} Set at the start, as {ours}.",
+            f"{describe(KEYS[ours])} Set at the start, as "
+            f"{'listeners' if name in replaced else ours}.",
             type=_TYPES.get(KEYS[ours].type, ConfigType.STRING),
             default=defaults[name],
         )

@@ -38,14 +38,14 @@ def test_settings_are_changed_previewed_and_set_back(moldau_session_broker, mold
     assert reply.status == 200
     assert settings(reply.body["configs"])["retention.ms"] == ("60000", "dynamic_topic_config")
     shown = ask(address, "GET", path).body["configs"]
-    assert settings(shown)["retention.ms"][1] == "static_broker_config"
+    assert settings(shown)["retention.ms"][1] == "default_config"
 
     reply = ask(address, "PATCH", f"{path}/configs", wanted)
     assert reply.body["configs"] == ask(address, "GET", path).body["configs"]
     assert settings(reply.body["configs"])["cleanup.policy"][0] == "compact,delete"
 
     reply = ask(address, "PATCH", f"{path}/configs", {"configs": {"retention.ms": None}})
-    assert settings(reply.body["configs"])["retention.ms"][1] == "static_broker_config"
+    assert settings(reply.body["configs"])["retention.ms"][1] == "default_config"
     assert settings(reply.body["configs"])["cleanup.policy"][0] == "compact,delete"
     for body, error in (
         ({"configs": {"retention.ms": "soon"}}, "INVALID_CONFIG"),
@@ -159,7 +159,6 @@ def test_a_broker_that_leads_nothing_of_it_changes_a_topic(moldau_cluster):
     ask(address, "POST", f"{path}/replicas", {"partitions": {"0": replicas}})
     everywhere = ask(address, "POST", "/api/v1/cluster/elect")
     assert (everywhere.status, everywhere.body["failed"]) == (200, 0)
-    assert everywhere.body["elected"] >= 1
     wait_until(
         lambda: ask(address, "GET", path).body["partitions"][0]["leader"] == replicas[0],
         "the first replica leads again",

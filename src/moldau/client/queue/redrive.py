@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final, NamedTuple
 
-from moldau.client.errors import ClientError
+from moldau.client.errors import ClientError, RejectedError, SendFailedError
 from moldau.client.queue.outgoing import Sent
 from moldau.client.queue.worker import AsyncQueueMessage, AsyncWorker
 from moldau.model.dead_letters import REDRIVE_SUFFIX as REDRIVE_SUFFIX
@@ -19,6 +19,8 @@ from moldau.model.dead_letters import (
     note_of,
     restored_headers,
 )
+from moldau.model.errors import ErrorCode
+from moldau.model.queue_headers import EARLIER_DEATH_HEADER
 from moldau.proto.v1 import queue_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -102,11 +104,29 @@ async def _send(
     *,
     is_back: bool,
 ) -> None:
+    restored = [_restored(message, is_back=is_back) for message in messages]
     try:
-        await send_many(topic, [_restored(message, is_back=is_back) for message in messages])
+        try:
+            await send_many(topic, restored)
+        except SendFailedError as error:
+            if not all(_is_too_large(one) for one in error.failures.values()):
+                raise
+            await send_many(topic, [_forgetful(restored[index]) for index in error.failures])
     except ClientError:
         await worker.nack(messages, delay=0, reason="redrive failed")
         raise
+
+
+def _is_too_large(error: ClientError) -> bool:
+    return isinstance(error, RejectedError) and error.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def _forgetful(message: pb.OutgoingMessage) -> pb.OutgoingMessage:
+    """Without its earlier deaths, which are not worth a message."""
+    kept = [header for header in message.headers if header.key != EARLIER_DEATH_HEADER]
+    del message.headers[:]
+    message.headers.extend(kept)
+    return message
 
 
 def _is_of(origin: DeadOrigin, topics: Collection[str]) -> bool:
