@@ -72,7 +72,9 @@ def test_what_is_a_default_has_no_other_source():
 
 
 def test_named_listeners_are_named_as_what_is_set():
-    named = ListenerConfig(name="inside", protocol=ListenerProtocol.KAFKA, address=Endpoint("127.0.0.1", 1))
+    named = ListenerConfig(
+        name="inside", protocol=ListenerProtocol.KAFKA, address=Endpoint("127.0.0.1", 1)
+    )
     config = ServerConfig(listeners=(named,))
     shown = {one.name: one for one in read_only_configs(config, BrokerId(1))}
     assert shown["listeners"].value == "INSIDE://127.0.0.1:1"
