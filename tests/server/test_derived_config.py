@@ -11,7 +11,7 @@ from moldau.model.ids import BrokerId
 from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import ServerConfig, TopicConfig
-from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, Listeners
 from moldau.server.derived_config import config_warnings, is_alone, read_only_configs, with_rack
 
 
@@ -75,7 +75,7 @@ def test_named_listeners_are_named_as_what_is_set():
     named = ListenerConfig(
         name="inside", protocol=ListenerProtocol.KAFKA, address=Endpoint("127.0.0.1", 1)
     )
-    config = ServerConfig(listeners=(named,))
+    config = ServerConfig(listeners=Listeners([named]))
     shown = {one.name: one for one in read_only_configs(config, BrokerId(1))}
     assert shown["listeners"].value == "INSIDE://127.0.0.1:1"
     assert shown["listeners"].documentation.endswith("Set at the start, as listeners.")
