@@ -28,7 +28,8 @@ from benchmarks.harness import cpu_seconds, environment, median, workspace
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.slices import FileSlice
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import Connection, ConnectionLimits
+from moldau.net.connection import Connection
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.tls.contexts import TlsContexts, TlsFiles
 from moldau.server.clock import SystemClock

@@ -22,7 +22,7 @@ from moldau.model.ids import (
     RaftIndex,
     TopicId,
 )
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.net.peers.secret import PeerSecret
 from moldau.raft.config import RaftConfig
 from moldau.raft.events import Effect, Role, Send, TransferEnded, Truncate

@@ -6,7 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from moldau.control import metadata_store
-from moldau.control.metadata_store import MetadataReplica, MetadataStore
+from moldau.control.metadata_replica import MetadataReplica
+from moldau.control.metadata_store import MetadataStore
 from moldau.metadata.image import Image
 from moldau.metadata.snapshot import decode_image
 from moldau.model.ids import Offset, ProducerId

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from partitions_world import OTHER, World, creation, moved, reported
 
-from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
+from moldau.control.metadata_replica import MetadataReplica
+from moldau.control.metadata_store import MetadataStore, RemovedReplica
 from moldau.data.partitions import Partitions
 from moldau.log.datadir import delete_partition, partition_path
 from moldau.log.disk_log import open_disk_log

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 from moldau.model.clock import Clock
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import Connection, ConnectionLimits
+from moldau.net.connection import Connection
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.tls.contexts import TlsContexts
 from moldau.server.clock import SystemClock

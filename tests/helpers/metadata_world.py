@@ -4,7 +4,8 @@ import asyncio
 
 from memory_log import MemoryLog
 
-from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
+from moldau.control.metadata_replica import MetadataReplica
+from moldau.control.metadata_store import MetadataStore, RemovedReplica
 from moldau.log.interface import LogConfig, PartitionLog
 from moldau.metadata.commands import CreateCluster, CreateTopic, RegisterBroker
 from moldau.metadata.image import EMPTY_IMAGE, Image

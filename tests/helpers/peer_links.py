@@ -13,7 +13,8 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.handshake import Hello
-from moldau.net.peers.link import LinkLimits, PeerLink
+from moldau.net.peers.limits import LinkLimits
+from moldau.net.peers.link import PeerLink
 from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.secret import PeerSecret
 from moldau.net.tls.contexts import TlsContexts

@@ -5,11 +5,8 @@ from typing import cast
 
 from raft_brokers import Broker, Cluster, key
 
-from moldau.control.metadata_store import (
-    MetadataReplica,
-    MetadataStore,
-    RemovedReplica,
-)
+from moldau.control.metadata_replica import MetadataReplica
+from moldau.control.metadata_store import MetadataStore, RemovedReplica
 from moldau.metadata.image import Image
 from moldau.model.errors import ErrorCode, MoldauError
 from moldau.model.ids import (

@@ -21,7 +21,7 @@ from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.security import User
 from moldau.model.clock import Clock
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import ConnectionLimits
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.principal import Principal, user
 from moldau.security.scram import ScramMechanism, make_credential

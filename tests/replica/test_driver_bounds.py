@@ -18,7 +18,7 @@ from moldau.model.errors import DiskFullError, ErrorCode, RefusedError, StorageE
 from moldau.model.flush import FlushPolicy
 from moldau.model.ids import BrokerId, Offset
 from moldau.net.peers.handshake import Hello
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.raft import events as e
 from moldau.raft.config import RaftConfig
 from moldau.raft.membership import Members

@@ -12,7 +12,7 @@ from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.handshake import Hello
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.net.peers.secret import PeerSecret
 from moldau.replica.transport import Transport, TransportHandler
 from moldau.server.clock import SystemClock

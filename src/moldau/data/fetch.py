@@ -110,9 +110,9 @@ class FetchService:
                     raise RefusedError(ErrorCode.OFFSET_OUT_OF_RANGE)
                 return _nothing(request, watermark, start, stable)
             read = replica.log.read(request.offset, min(request.bytes_max, left), end)
-        except CorruptionError as error:
+        except CorruptionError as corruption:
             if hosted is not None:
-                self._partitions.take_offline(hosted, error)
+                self._partitions.take_offline(hosted, corruption)
             return PartitionFetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
         except RefusedError as error:
             if hosted is None:

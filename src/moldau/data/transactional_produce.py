@@ -57,7 +57,7 @@ class TransactionalWrite(NamedTuple):
     transactional_id: str
     topic: str
     partition: int
-    data: memoryview
+    data: "memoryview"
     acks: int
     api_version: int
 

@@ -17,7 +17,6 @@ rewritten. The file is zero-filled in small steps: a flush then changes no metad
 import struct
 
 from crc32c import crc32c
-from msgspec import Struct
 
 from moldau.log.filesystem import File, Files, write_all
 from moldau.log.interface import ControlEntry, ControlKind
@@ -32,15 +31,18 @@ REWRITE_DEAD_MIN = 64
 """Entries below the log's start that make a rewrite worthwhile."""
 
 
-class JournalFlush(Struct, eq=False):
+class JournalFlush:
     """The flush of a journal's last entry; runs in any thread."""
 
-    files: Files
-    file: File
-    """Closed with the last reference: a thread may be flushing it."""
-    directory: str | None
-    """Set if the file's name is new."""
-    ordinal: int
+    __slots__ = ("directory", "file", "files", "ordinal")
+
+    def __init__(self, files: Files, file: File, directory: str | None, ordinal: int) -> None:
+        self.files = files
+        self.file = file
+        """Closed with the last reference: a thread may be flushing it."""
+        self.directory = directory
+        """Set if the file's name is new."""
+        self.ordinal = ordinal
 
     def run(self) -> None:
         self.file.flush()

@@ -10,8 +10,6 @@ import errno
 import threading
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from moldau.log.control_journal import JournalFlush
 from moldau.log.filesystem import File, Files
 from moldau.log.segment import Segment
@@ -110,14 +108,24 @@ class DataFlush:
             self._files.sync_dir(self._directory)
 
 
-class DiskFlush(Struct, eq=False, kw_only=True):
+class DiskFlush:
     """One flush of a log: of its last control entry, of its data, or of both in that order."""
 
-    journal: JournalFlush | None
-    data: DataFlush | None
-    truncations: int
-    failures: list[OSError]
-    """Of the log: a failed flush is added."""
+    __slots__ = ("data", "failures", "journal", "truncations")
+
+    def __init__(
+        self,
+        *,
+        journal: JournalFlush | None,
+        data: DataFlush | None,
+        truncations: int,
+        failures: list[OSError],
+    ) -> None:
+        self.journal = journal
+        self.data = data
+        self.truncations = truncations
+        self.failures = failures
+        """Of the log: a failed flush is added."""
 
     @property
     def is_heavy(self) -> bool:

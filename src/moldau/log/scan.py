@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
-from msgspec import Struct, field
 
 from moldau.log.filesystem import File
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
@@ -88,19 +87,22 @@ def walk_batches(
         position += size
 
 
-class ScanResult(Struct):
+class ScanResult:
     """Result of check_run: the consecutive valid batches."""
 
-    end: int
-    """Position after the last batch."""
-    offset: Offset
-    """Offset after the last batch."""
-    epochs: list[tuple[Epoch, Offset]] = field(default_factory=list)
-    """Epoch and offset of the first batch, and of each with a new epoch."""
-    first_timestamp: TimestampMs = NO_TIMESTAMP
-    max_timestamp: TimestampMs = NO_TIMESTAMP
-    is_epoch_lost: bool = False
-    """The scan ended at a batch of an unknown epoch."""
+    __slots__ = ("end", "epochs", "first_timestamp", "is_epoch_lost", "max_timestamp", "offset")
+
+    def __init__(self, end: int, offset: Offset) -> None:
+        self.end = end
+        """Position after the last batch."""
+        self.offset = offset
+        """Offset after the last batch."""
+        self.epochs: list[tuple[Epoch, Offset]] = []
+        """Epoch and offset of the first batch, and of each with a new epoch."""
+        self.first_timestamp: TimestampMs = NO_TIMESTAMP
+        self.max_timestamp: TimestampMs = NO_TIMESTAMP
+        self.is_epoch_lost = False
+        """The scan ended at a batch of an unknown epoch."""
 
 
 def check_run(

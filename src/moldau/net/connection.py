@@ -22,16 +22,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
+from moldau.model.compiled import mypyc_attr
 from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import SHORTEST, Histogram
 from moldau.model.slices import Chunk, FileSlice
 from moldau.net.budget import Account, ByteBudget
 from moldau.net.buffers import SCRATCH_BYTES, BufferPool
 from moldau.net.failure_log import FailureLog
+from moldau.net.limits import ConnectionLimits
 from moldau.net.networks import network_of
 from moldau.net.partial_frame import LENGTH_BYTES, QUIET_SECONDS_MAX, PartialFrame
 from moldau.net.replies import DeferredReply
@@ -59,17 +59,6 @@ def _event(level: int) -> dict[str, object] | None:
     return events.INTERNAL_ERROR() if level >= logging.ERROR else None
 
 
-class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one connection."""
-
-    request_bytes_max: int
-    inflight_bytes_max: int
-    inflight_requests_max: int
-    outgoing_bytes_max: int = 4 * 1024 * 1024
-    logs_protocol_errors: bool = True
-    """Whether violations of the protocol are logged, once in a while for each address."""
-
-
 class FrameHandler(Protocol):
     """Handles the frames of connections."""
 
@@ -88,6 +77,7 @@ class _TlsWithoutTlsError(PeerProtocolError):
         )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connection(SocketWriter):
     """One accepted socket."""
 
@@ -220,8 +210,8 @@ class Connection(SocketWriter):
         try:
             position = self._handle_frames(view, position, end)
             finished = True
-        except _TlsWithoutTlsError as error:
-            self.refuse(str(error))
+        except _TlsWithoutTlsError as tls:
+            self.refuse(str(tls))
             return
         except PeerProtocolError as error:
             # Replies to earlier requests that are ready are still sent.

@@ -19,8 +19,9 @@ from moldau.net.address_rates import AddressRates
 from moldau.net.budget import ByteBudget
 from moldau.net.buffers import BufferPool
 from moldau.net.by_address import ByAddress
-from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import Connection, FrameHandler
 from moldau.net.failure_log import FailureLog
+from moldau.net.limits import ConnectionLimits
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.connection import TlsConnection
 from moldau.net.tls.contexts import TlsContexts

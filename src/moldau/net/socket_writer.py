@@ -11,6 +11,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Sequence
 
+from moldau.model.compiled import mypyc_attr
 from moldau.model.slices import Chunk, FileSlice
 
 _IOV_MAX = 512
@@ -18,6 +19,7 @@ SENDFILE_BYTES_MIN = 8 * 1024
 """Below this size, a pread plus a shared sendmsg is cheaper than a separate sendfile."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SocketWriter:
     """A socket with a send queue. Subclasses react to progress and to the close."""
 

@@ -90,15 +90,15 @@ class CoreStepper:
                 try:
                     for effect in core.step(now, queue.popleft()):
                         execute(group, effect)
-                except DiskFullError as error:
-                    self._log_full(group, now, error)
+                except DiskFullError as full:
+                    self._log_full(group, now, full)
                     # The rest of the step was not executed, which the core must learn next.
                     queue.appendleft(e.AppendFailed())
         except (RaftError, CorruptionError) as error:
             self.fail(group, error)
-        except StorageError as error:
-            self._flusher.report(error)
-            self.fail(group, error)
+        except StorageError as failure:
+            self._flusher.report(failure)
+            self.fail(group, failure)
         finally:
             queue.clear()
             group.is_stepping = False

@@ -58,7 +58,7 @@ class BatchRun(NamedTuple):
 
     start: RaftIndex
     headers: list[BatchHeader]
-    data: memoryview
+    data: "memoryview"
 
 
 class ControlPart(NamedTuple):

@@ -13,7 +13,8 @@ from moldau.model.slices import Chunk
 from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.frames import FrameKind
 from moldau.net.peers.handshake import Hello
-from moldau.net.peers.link import LinkLimits, PeerLink
+from moldau.net.peers.limits import LinkLimits
+from moldau.net.peers.link import PeerLink
 from moldau.net.peers.listener import PeerListener
 from moldau.net.peers.rpc import PeerRpc
 from moldau.net.peers.secret import PeerSecret

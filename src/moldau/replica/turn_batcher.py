@@ -154,8 +154,8 @@ class TurnBatcher:
             stepper.fail(group, error)
             stepper.notify(group)
             return 0
-        except (StorageError, OSError) as error:
-            failure = StorageError(f"cannot read the log of group {group.name}: {error}")
+        except (StorageError, OSError) as unread:
+            failure = StorageError(f"cannot read the log of group {group.name}: {unread}")
             self._flusher.report(failure)
             stepper.fail(group, failure)
             stepper.notify(group)

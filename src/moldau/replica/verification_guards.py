@@ -11,24 +11,25 @@ If leadership changes meanwhile, the guard says nothing of the transaction: the 
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.batch import BatchHeader
 
 
-class VerificationGuard(Struct, eq=False):
+class VerificationGuard:
     """One request to the coordinator. Valid while `VerificationGuards` holds it."""
 
-    epoch: ProducerEpoch
-    sequence_min: int
-    """The lowest sequence tried: a later batch must not be appended before it."""
-    made_at: TimestampMs
-    is_verified: bool = False
-    """A batch was admitted with it."""
-    is_lost: bool = False
-    """Leadership changed since it was taken, and the transaction may be open still."""
+    __slots__ = ("epoch", "is_lost", "is_verified", "made_at", "sequence_min")
+
+    def __init__(self, epoch: ProducerEpoch, sequence_min: int, made_at: TimestampMs) -> None:
+        self.epoch = epoch
+        self.sequence_min = sequence_min
+        """The lowest sequence tried: a later batch must not be appended before it."""
+        self.made_at = made_at
+        self.is_verified = False
+        """A batch was admitted with it."""
+        self.is_lost = False
+        """Leadership changed since it was taken, and the transaction may be open still."""
 
 
 class VerificationGuards:

@@ -48,7 +48,7 @@ class VoteWriter:
         self._running: asyncio.Future[None] | None = None
         self._is_waiting = False
         self._is_stopped = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="moldau-votes")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="moldau-votes")
         self.writes_total = 0
 
     def get(self, group: str) -> Vote:
@@ -73,7 +73,7 @@ class VoteWriter:
             return
         votes, self._requested = self._requested, {}
         forgotten, self._forgotten = frozenset(self._forgotten), set()
-        self._running = self._loop.run_in_executor(self._thread, self._store, votes, forgotten)
+        self._running = self._loop.run_in_executor(self._writer, self._store, votes, forgotten)
         self._running.add_done_callback(lambda future: self._on_done(future, votes, forgotten))
 
     def _store(self, votes: Mapping[str, Vote], forgotten: frozenset[str]) -> None:
@@ -111,4 +111,4 @@ class VoteWriter:
     def stop(self) -> None:
         """Finish the running write, and start no other."""
         self._is_stopped = True
-        self._thread.shutdown(wait=True)
+        self._writer.shutdown(wait=True)

@@ -19,7 +19,8 @@ from moldau.api.session import Sessions
 from moldau.control.cluster_service import ClusterService
 from moldau.control.config_service import ConfigService
 from moldau.control.leader_announcements import LeaderAnnouncements
-from moldau.control.metadata_store import MetadataReplica, MetadataStore, RemovedReplica
+from moldau.control.metadata_replica import MetadataReplica
+from moldau.control.metadata_store import MetadataStore, RemovedReplica
 from moldau.control.producer_ids import ProducerIds
 from moldau.control.reconciler import Reconciler
 from moldau.control.security_service import SecurityService

@@ -19,7 +19,7 @@ from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.sasl_gate import SaslGate
 from moldau.metadata.image import Image
 from moldau.metadata.security import User
-from moldau.net.connection import ConnectionLimits
+from moldau.net.limits import ConnectionLimits
 from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import LOCAL_ADMIN, Principal, parse_principal
 from moldau.server.config.listeners import listeners_for, listeners_of

@@ -21,7 +21,8 @@ from moldau.model.clock import Clock
 from moldau.model.histogram import Histogram, total
 from moldau.model.ids import BrokerId
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import Connection, FrameHandler
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.sockets import Sockets
 from moldau.server.certificates import Certificates

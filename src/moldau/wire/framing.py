@@ -74,8 +74,8 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         else:
             try:
                 position = read_tags_end(frame, position)
-            except IndexError as error:
-                raise PeerProtocolError("the request ends inside its header") from error
+            except IndexError as end:
+                raise PeerProtocolError("the request ends inside its header") from end
     return RequestHeader(api_key, version, correlation_id, client_id, position)
 
 

@@ -18,7 +18,7 @@ from moldau.edge.kafka.certificate_gate import CertificateGate
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import ConnectionLimits
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.certificate_names import CertificateNames
 from moldau.security.principal import Principal

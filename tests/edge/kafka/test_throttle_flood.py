@@ -11,7 +11,7 @@ from guarded_calls import GuardedWorld
 from moldau.edge.kafka.dispatcher import Dispatcher
 from moldau.edge.kafka.handler import Api, Call
 from moldau.net.budget import ByteBudget
-from moldau.net.connection import ConnectionLimits
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.server.clock import SystemClock

@@ -21,7 +21,7 @@ from moldau.net.peers.frames import FRAME_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (
     Hello,
 )
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.net.peers.secret import PeerSecret
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import until

@@ -13,7 +13,7 @@ from tls_world import TlsWorld
 
 from moldau.model.slices import FileSlice
 from moldau.net.peers.frames import FrameKind
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess

@@ -11,7 +11,7 @@ from peer_links import HELLO, ONE, Handler, closed_after, linked, listening, run
 from moldau.net.peers import listener as peer_listener
 from moldau.net.peers.frames import FRAME_BYTES_MAX
 from moldau.net.peers.handshake import HANDSHAKE_BYTES_MAX, CallerHandshake, ListenerHandshake
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.testing.waiting import until
 
 pytestmark = pytest.mark.inprocess

@@ -15,7 +15,8 @@ from tls_world import TlsWorld
 from moldau.model.slices import FileSlice
 from moldau.net.connection import Connection
 from moldau.net.socket_writer import SocketWriter
-from moldau.net.tls.dial import SecuredSocket, TlsFailedError, TlsSending, secure
+from moldau.net.tls.channel import TlsFailedError
+from moldau.net.tls.dial import SecuredSocket, TlsSending, secure
 from moldau.testing.waiting import until, wait_seconds_max
 
 pytestmark = pytest.mark.inprocess

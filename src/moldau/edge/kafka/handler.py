@@ -11,9 +11,7 @@ A handler is a function `handle(call, request)`:
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, NamedTuple
 
 from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import Deadlines
@@ -124,7 +122,7 @@ def host_of(connection: Connection) -> str:
 Handle = Callable[[Call, Any], Response | Coroutine[Any, Any, Response | None] | None]
 
 
-class Api(Struct, frozen=True):
+class Api(NamedTuple):
     request: type[Request]
     versions: tuple[int, int]
     """First and last version served."""

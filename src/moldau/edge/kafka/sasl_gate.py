@@ -13,7 +13,8 @@ from moldau.edge.kafka.client_login import ClientLogin, LoginRules
 from moldau.edge.kafka.handler import host_of
 from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
-from moldau.net.connection import NONE_OVERLAP, Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import NONE_OVERLAP, Connection, FrameHandler
+from moldau.net.limits import ConnectionLimits
 from moldau.security.principal import Principal
 from moldau.security.sasl import AuthenticationError
 from moldau.wire.registry import ApiKey

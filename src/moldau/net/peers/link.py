@@ -13,19 +13,15 @@ import random
 import socket
 import struct
 from asyncio import AbstractEventLoop
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from msgspec import Struct
-
 from moldau.model import log_events as events
 from moldau.model.errors import PeerProtocolError
-from moldau.model.slices import Chunk, FileSlice
+from moldau.model.slices import Chunk
 from moldau.net.peers.cuts import LinkCuts
 from moldau.net.peers.frames import (
     PIECE_BYTES_MAX,
-    FrameHead,
     FrameKind,
     encode_frame,
     frame_head,
@@ -38,12 +34,14 @@ from moldau.net.peers.handshake import (
     HelloResponse,
     UnprovenPeerError,
 )
+from moldau.net.peers.limits import LinkLimits
 from moldau.net.peers.secret import PeerSecret
-from moldau.net.socket_writer import SocketWriter
+from moldau.net.peers.stream import Stream
+from moldau.net.peers.tls_stream import TlsStream
 from moldau.net.sockets import OS_SOCKETS, Sockets
-from moldau.net.tls.channel import TlsChannel
+from moldau.net.tls.channel import TlsFailedError
 from moldau.net.tls.contexts import TlsContexts
-from moldau.net.tls.dial import SecuredSocket, TlsFailedError, TlsSending, secure
+from moldau.net.tls.dial import SecuredSocket, secure
 
 log = logging.getLogger(__name__)
 
@@ -54,21 +52,6 @@ _DIAL_SECONDS_MAX: Final = 10.0
 _STABLE_SECONDS: Final = 5.0
 _SILENT_CLOSES: Final = 3
 """So many in a row are no coincidence: a peer that ends, or a network that fails, is different."""
-
-
-class LinkLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one link."""
-
-    queue_bytes_max: int = 2 * 1024 * 1024
-    queue_chunks_max: int = 4096
-    retry_seconds_min: float = 0.05
-    retry_seconds_max: float = 2.0
-    refused_seconds_min: float = 0.2
-    """Backoff after a rejected hello: the peer may learn of this broker soon."""
-    unsent_bytes_max: int = 1024 * 1024
-    """Unsent bytes in the kernel, where heartbeats cannot overtake them."""
-    unacknowledged_ms_max: int = 10_000
-    """The connection is closed if the peer acknowledges no data for this long."""
 
 
 class _HelloRefusedError(PeerProtocolError):
@@ -100,94 +83,6 @@ class _PlainSocket:
 
     async def receive(self, size_max: int) -> bytes:
         return await self._loop.sock_recv(self._socket, size_max)
-
-
-class _Stream(SocketWriter):
-    """The connected socket of a link."""
-
-    __slots__ = ("_large_heartbeat", "_link", "is_closed")
-
-    def __init__(self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink") -> None:
-        super().__init__(loop, sock)
-        self._link = link
-        self._large_heartbeat: Chunk | None = None
-        """The last chunk of a heartbeat that was too large to overtake the queue."""
-        self.is_closed = False
-        loop.add_reader(sock, self._on_readable)
-
-    @property
-    def queued_bytes(self) -> int:
-        return self._out_bytes
-
-    @property
-    def queued_chunks(self) -> int:
-        return len(self._out)
-
-    @property
-    def has_files(self) -> bool:
-        return any(isinstance(chunk, FileSlice) for chunk in self._out)
-
-    def send(self, chunks: Sequence[Chunk]) -> None:
-        self._enqueue(chunks)
-        if not self._writing:
-            self._write()
-
-    def send_large_heartbeat(self, chunks: Sequence[Chunk]) -> None:
-        """Send in pieces, behind the queue."""
-        self._large_heartbeat = chunks[-1]
-        self.send(chunks)
-
-    def send_ahead(self, chunks: Sequence[Chunk]) -> None:
-        """Send before the queued frames, but after other heartbeats."""
-        out = self._out
-        if self._large_heartbeat is not None:
-            if any(queued is self._large_heartbeat for queued in out):
-                self.send(chunks)
-                return
-            self._large_heartbeat = None
-        for place, queued in enumerate(out):
-            if isinstance(queued, FrameHead) and queued[-1] != FrameKind.HEARTBEAT:
-                for chunk in reversed(chunks):
-                    out.insert(place, chunk)
-                    self._out_bytes += len(chunk)
-                return
-        self.send(chunks)
-
-    def _on_writable(self) -> None:
-        self._write()
-        if not self.is_closed:
-            self._link.on_progress()
-
-    def _on_readable(self) -> None:
-        try:
-            received = self._socket.recv(64)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self.close(f"reset: {error.strerror}")
-            return
-        self.close("closed by the peer" if not received else "unexpected data from the peer")
-
-    def close(self, reason: str, level: int = logging.INFO) -> None:
-        if self.is_closed:
-            return
-        self.is_closed = True
-        self._loop.remove_reader(self._socket)
-        super().close(reason, level)
-        self._link.on_stream_closed(self, reason)
-
-
-class _TlsStream(TlsSending, _Stream):
-    """The same, encrypted."""
-
-    __slots__ = ("_sealed", "_tls")
-
-    def __init__(
-        self, loop: AbstractEventLoop, sock: socket.socket, link: "PeerLink", channel: TlsChannel
-    ) -> None:
-        self._tls = channel
-        self._sealed = deque()
-        super().__init__(loop, sock, link)
 
 
 class PeerLink:
@@ -227,7 +122,7 @@ class PeerLink:
         self.is_connection_refused = False
         """Whether the last dial found the peer's port closed."""
         self._limits = limits or LinkLimits()
-        self._stream: _Stream | None = None
+        self._stream: Stream | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._is_stopped = True
         self._wants_room = False
@@ -347,7 +242,7 @@ class PeerLink:
             self._wants_room = False
             self._on_room()
 
-    def on_stream_closed(self, stream: _Stream, reason: str) -> None:
+    def on_stream_closed(self, stream: Stream, reason: str) -> None:
         if self._stream is not stream:
             return
         self._stream = None
@@ -376,11 +271,11 @@ class PeerLink:
                     async with asyncio.timeout(_DIAL_SECONDS_MAX):
                         sock, secured = await self._shake_hands()
                     break
-                except _HelloRefusedError as error:
+                except _HelloRefusedError as refusal:
                     self._refusals += 1
                     self._attempts = 0
                     self.is_connection_refused = False
-                    log.debug("broker %d: %s", self._hello.target, error)
+                    log.debug("broker %d: %s", self._hello.target, refusal)
                 except (OSError, TimeoutError, PeerProtocolError) as error:
                     self._refusals = 0
                     self._note_failure(error, address)
@@ -397,9 +292,11 @@ class PeerLink:
         self.is_connection_refused = False
         self._connected_at = self._loop.time()
         if secured is None:
-            self._stream = _Stream(self._loop, sock, self)
+            self._stream = Stream(self._loop, sock, self.on_progress, self.on_stream_closed)
         else:
-            self._stream = _TlsStream(self._loop, sock, self, secured.channel)
+            self._stream = TlsStream(
+                self._loop, sock, self.on_progress, self.on_stream_closed, secured.channel
+            )
         log.info("link to broker %d is up", self._hello.target)
         self._on_connected()
 

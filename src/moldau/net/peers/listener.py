@@ -19,7 +19,8 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.ids import BrokerId
 from moldau.net.budget import ByteBudget
 from moldau.net.by_address import ByAddress
-from moldau.net.connection import Connection, ConnectionLimits
+from moldau.net.connection import Connection
+from moldau.net.limits import ConnectionLimits
 from moldau.net.listener import Listener, ListenerLimits
 from moldau.net.peers.frames import FRAME_BYTES_MAX, MORE_FOLLOWS, PIECE_BYTES_MAX, FrameKind
 from moldau.net.peers.handshake import (

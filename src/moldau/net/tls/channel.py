@@ -17,6 +17,10 @@ HANDSHAKE_RECORD: Final = 0x16
 """The first byte of TLS. No Kafka request begins so: it would have 350 MB."""
 
 
+class TlsFailedError(OSError):
+    """The other side is not trusted, or does not trust this one."""
+
+
 class TlsChannel:
     """One connection as OpenSSL sees it."""
 

@@ -20,8 +20,9 @@ from moldau.model.histogram import Histogram
 from moldau.model.slices import FileSlice
 from moldau.net.budget import ByteBudget
 from moldau.net.buffers import BufferPool
-from moldau.net.connection import Connection, ConnectionLimits, FrameHandler
+from moldau.net.connection import Connection, FrameHandler
 from moldau.net.failure_log import FailureLog
+from moldau.net.limits import ConnectionLimits
 from moldau.net.socket_writer import SocketWriter, ended_early
 from moldau.net.tls.channel import HANDSHAKE_RECORD, PIECE_BYTES, TlsChannel, describe
 from moldau.net.tls.contexts import TlsContexts

@@ -9,14 +9,10 @@ from asyncio import AbstractEventLoop
 from socket import socket
 from typing import Final
 
-from moldau.net.tls.channel import TlsChannel, describe
+from moldau.net.tls.channel import TlsChannel, TlsFailedError, describe
 from moldau.net.tls.connection import TlsWriting
 
 _RECEIVE_BYTES: Final = 16 * 1024
-
-
-class TlsFailedError(OSError):
-    """The other side is not trusted, or does not trust this one."""
 
 
 class SecuredSocket:

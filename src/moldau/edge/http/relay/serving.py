@@ -26,7 +26,7 @@ from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.net.peers.caller import PeerCaller, decode_request
-from moldau.net.peers.link import LinkLimits
+from moldau.net.peers.limits import LinkLimits
 from moldau.net.peers.methods import PeerMethod
 from moldau.net.peers.rpc import RequestHandler
 

@@ -1,0 +1,211 @@
+"""Compiles the hot path: the modules that run for every request, by mypyc, from the same source.
+
+python -m release.hot_path                  into build/compiled
+python -m release.hot_path --to DIR         into another folder
+
+The folder gets a copy of the packages with the compiled libraries beside their modules. Python
+prefers a library to the module that it was made from, so that whoever starts there runs compiled:
+PYTHONPATH=build/compiled moldau … The source tree stays as it is, and runs interpreted.
+
+It needs a C compiler, the headers of Python, and mypy. Exit status: 1 where one is missing.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TREE: Final = ROOT / "build/compiled"
+GROUP: Final = "moldau_hot"
+"""The library that holds the code of all modules is called so; beside each is a small one."""
+
+PACKAGES: Final = ("records", "raft", "replica")
+"""Compiled as a whole, but for what EXCEPTIONS names."""
+
+MODULES: Final = (
+    "control/metadata_replica",
+    "data/commit",
+    "data/fetch",
+    "data/offsets",
+    "data/partitions",
+    "data/produce",
+    "data/stored_batches",
+    "data/traffic",
+    "data/transactional_produce",
+    "edge/kafka/client_connections",
+    "edge/kafka/deadlines",
+    "edge/kafka/dispatcher",
+    "edge/kafka/handler",
+    "edge/kafka/handlers/fetch",
+    "edge/kafka/handlers/produce",
+    "edge/kafka/pending_produce",
+    "edge/kafka/produce_reply",
+    "edge/kafka/produce_transactional",
+    "edge/kafka/sasl_gate",
+    "edge/kafka/throttle",
+    "edge/kafka/turn_order",
+    "log/control_entries",
+    "log/control_journal",
+    "log/disk_log",
+    "log/disk_log_state",
+    "log/epochs",
+    "log/filesystem",
+    "log/flush",
+    "log/flush_mark",
+    "log/index",
+    "log/os_filesystem",
+    "log/reader",
+    "log/scan",
+    "log/segment",
+    "log/slow_filesystem",
+    "log/truncation",
+    "log/vote_journal",
+    "log/writer",
+    "net/budget",
+    "net/buffers",
+    "net/connection",
+    "net/partial_frame",
+    "net/peers/cuts",
+    "net/peers/link",
+    "net/peers/listener",
+    "net/peers/methods",
+    "net/peers/rpc",
+    "net/peers/stream",
+    "net/replies",
+    "net/socket_writer",
+    "net/traffic",
+    "wire/framing",
+    "wire/varint",
+)
+"""Of other packages."""
+
+EXCEPTIONS: Final = frozenset(
+    {
+        # Types that msgspec decodes: mypyc forgets what is inside a list or tuple, and the keyword
+        # arguments of a class.
+        "raft/config",
+        "raft/membership",
+        "replica/producer_snapshot",
+    }
+)
+
+
+BEST: Final = "2"
+"""Beyond this level the libraries grow, and nothing is faster."""
+
+
+class CompileError(Exception):
+    """Why there are no libraries; the text says what to do."""
+
+
+def modules(root: Path = ROOT) -> list[Path]:
+    """The sources that are compiled, relative to the root."""
+    package = root / "src/moldau"
+    names = [
+        f"{name}/{path.stem}" for name in PACKAGES for path in sorted((package / name).glob("*.py"))
+    ]
+    found = [name for name in names if not name.endswith("__init__") and name not in EXCEPTIONS]
+    return [Path("src/moldau", f"{name}.py") for name in (*found, *MODULES)]
+
+
+def compile_modules(root: Path, into: Path, level: str = BEST) -> list[Path]:
+    """Put the libraries into a folder, below the names of their packages. Raises CompileError.
+
+    `level` of the C compiler: 0 takes half the time, for tests that do not wait for speed.
+    """
+    try:
+        from mypyc.build import mypycify
+        from setuptools import Distribution
+    except ImportError as error:
+        raise CompileError(f"{error.name} is missing: pip install mypy setuptools") from None
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise CompileError("Python's headers are missing; on Debian: apt-get install python3-dev")
+    into = into.resolve()
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(root):
+        try:
+            with contextlib.redirect_stdout(said):
+                extensions = mypycify(
+                    ["--config-file=pyproject.toml", *map(str, modules(root))],
+                    opt_level=level,
+                    debug_level="0",
+                    multi_file=True,
+                    target_dir=f"{folder}/c",
+                    group_name=GROUP,
+                )
+        except SystemExit:
+            raise CompileError(f"mypyc does not compile this:\n{said.getvalue()}") from None
+        command = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
+        command.build_lib, command.build_temp = str(into), f"{folder}/o"
+        command.ensure_finalized()
+        try:
+            with contextlib.redirect_stdout(said), _side_by_side():
+                command.run()
+        except Exception as error:
+            raise CompileError(f"the C compiler failed: {error}") from error
+        return [Path(path) for path in command.get_outputs()]
+
+
+@contextlib.contextmanager
+def _side_by_side() -> Iterator[None]:
+    """One C compiler per core: setuptools compiles the files of a library one after the other."""
+    from setuptools._distutils.ccompiler import CCompiler
+
+    one_by_one = CCompiler.compile
+
+    def compile_all(self: Any, sources: list[str], *rest: Any, **options: Any) -> list[str]:
+        if len(sources) < 2:
+            return one_by_one(self, sources, *rest, **options)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            made = threads.map(lambda source: one_by_one(self, [source], *rest, **options), sources)
+            return [path for paths in made for path in paths]
+
+    with patch.object(CCompiler, "compile", compile_all):
+        yield
+
+
+def make_tree(root: Path, to: Path, level: str = BEST) -> int:
+    """Copy the packages, and compile them there; returns the number of libraries."""
+    with tempfile.TemporaryDirectory(dir=to.parent) as folder:
+        new = Path(folder, "tree")
+        for package in ("moldau", "pyspark_moldau"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(root / "src" / package, new / package, ignore=ignored)
+        made = compile_modules(root, new, level)
+        shutil.rmtree(to, ignore_errors=True)
+        new.rename(to)
+    return len(made)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path, default=TREE, metavar="DIR")
+    parser.add_argument("--level", choices="0123", default=BEST, help="of the C compiler")
+    options = parser.parse_args()
+    options.to.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    try:
+        count = make_tree(ROOT, options.to, options.level)
+    except CompileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    seconds = time.monotonic() - start
+    print(f"compiled {count} libraries in {seconds:.0f} s: PYTHONPATH={options.to} moldau …")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
