@@ -175,6 +175,7 @@ class SimMachine(Machine):
         sockets: SimSockets,
         clock: SimClock,
         rng: random.Random,
+        host_name: str,
         flush_delay: Callable[[], float],
         grpc_server: Callable[[AbstractEventLoop, Entrance], GrpcServer] | None = None,
     ) -> None:
@@ -183,11 +184,15 @@ class SimMachine(Machine):
         self.rng = rng
         self._loop = loop
         self._disk = disk
+        self._host_name = host_name
         self._flush_delay = flush_delay
         self._grpc_server = grpc_server
         self.cleaner: SimCleaner | None = None
         self.log_levels = LogLevels()
         self.play = None
+
+    def host_name(self) -> str:
+        return self._host_name
 
     def secret_bytes(self, count: int) -> bytes:
         return self.rng.randbytes(count)

@@ -123,6 +123,7 @@ class Node:
             sockets=sockets,
             clock=SimClock(loop, self.skew_ms),
             rng=random.Random(f"{self._seed}/{self.name}/{self.starts}/machine"),
+            host_name=self.name,
             flush_delay=self._flush_delay,
             grpc_server=lambda on, entrance: SimGrpcServer(on, entrance, sockets),
         )

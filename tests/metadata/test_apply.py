@@ -94,6 +94,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
         host=st.sampled_from(["h", "i", ""]),
         port=st.sampled_from([1, 9092, 70_000]),
         rack=st.sampled_from([None, "r", "s"]),
+        machine=st.sampled_from([None, "", "m", "n"]),
         incarnation=st.sampled_from(["x", "y"]),
         process=st.sampled_from(["", "p", "q"]),
         raft=st.sampled_from([None, Endpoint("h", 1), Endpoint("", 0)]),

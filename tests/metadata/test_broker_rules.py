@@ -25,6 +25,7 @@ from moldau.metadata.image import (
     Endpoint,
     Image,
 )
+from moldau.metadata.records import encode_record
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 
@@ -82,6 +83,18 @@ def test_a_broker_is_known_with_all_its_addresses(three: Image) -> None:
     assert broker.epoch == 1
 
 
+def test_the_machine_of_a_broker_is_stored_where_it_is_known(three: Image) -> None:
+    (record,) = decide(register(1, process="start-2"), three)
+    assert b"machine" not in encode_record(record), "as an earlier version wrote it"
+    assert three.brokers[ONE].machine is None
+    image = after(three, register(1, process="start-2", machine="m"), register(2, machine="m"))
+    assert [image.brokers[one].machine for one in (ONE, TWO, THREE)] == ["m", "m", None]
+    assert [image.brokers[one].place for one in (ONE, TWO, THREE)] == ["m", "m", THREE]
+    moved = after(image, register(1, process="start-3", machine="n"))
+    assert moved.brokers[ONE].machine == "n"
+    assert after(moved, register(1, process="start-4")).brokers[ONE].machine is None
+
+
 def test_every_start_of_a_broker_raises_its_epoch_but_a_repeated_request_does_not(
     three: Image,
 ) -> None:
@@ -101,6 +114,7 @@ def test_every_start_of_a_broker_raises_its_epoch_but_a_repeated_request_does_no
         {"host": "i"},
         {"port": 1},
         {"rack": "r"},
+        {"machine": "m"},
         {"http": None},
         {"grpc": None},
         {"feature_level_max": 7},
@@ -154,6 +168,7 @@ def test_a_broker_without_an_id_gets_one_that_was_never_used(three: Image) -> No
         {"http": Endpoint("h" * 256, 1)},
         {"grpc": Endpoint("h", 0)},
         {"rack": "r" * 256},
+        {"machine": "m" * 256},
         {"process": "p" * 256},
         {"feature_level_max": -1},
     ],

@@ -75,6 +75,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "learners": st.lists(numbers, max_size=3),
     "changes": st.lists(change, max_size=3),
     "grpc": endpoints,
+    "machine": st.none() | text,
     "listeners": st.lists(st.tuples(text, st.builds(Endpoint, text, numbers)), max_size=3).map(
         tuple
     ),

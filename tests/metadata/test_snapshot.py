@@ -58,6 +58,7 @@ IMAGE = Image(
             feature_level_max=1,
             state=BrokerState.DRAINING,
             grpc=Endpoint("h", 5),
+            machine="m",
         ),
     },
     removed_brokers={
@@ -117,6 +118,7 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
     assert image.brokers[BrokerId(1)] == Broker(
         id=BrokerId(1), host="h", port=9092, incarnation="d"
     )
+    assert image.brokers[BrokerId(1)].machine is None
     assert image.topics["a"].partitions == (Partition(PartitionIndex(0), (BrokerId(1),)),)
     assert image.topics_by_id[ID] is image.topics["a"]
     assert image.version == 3

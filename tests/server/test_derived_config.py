@@ -12,7 +12,13 @@ from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import ServerConfig, TopicConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, Listeners
-from moldau.server.derived_config import config_warnings, is_alone, read_only_configs, with_rack
+from moldau.server.derived_config import (
+    config_warnings,
+    is_alone,
+    read_only_configs,
+    with_machine,
+    with_rack,
+)
 
 
 def test_the_defaults_are_not_doubtful():
@@ -45,6 +51,13 @@ def test_the_rack_may_be_in_a_file(tmp_path: Path):
     file.write_text("zone-a\n")
     assert with_rack(config).rack == "zone-a"
     assert with_rack(replace(config, rack="zone-b")).rack == "zone-b"
+
+
+def test_the_machine_is_the_host_name_unless_it_is_set():
+    assert with_machine(ServerConfig(), "host-1").machine == "host-1"
+    assert with_machine(ServerConfig(machine="node-7"), "host-1").machine == "node-7"
+    assert with_machine(ServerConfig(machine=""), "host-1").machine == "host-1"
+    assert with_machine(ServerConfig(), "").machine is None, "a host without a name"
 
 
 def test_what_only_a_restart_changes_is_explained_from_the_schema():

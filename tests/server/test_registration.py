@@ -54,6 +54,7 @@ def image_of(
     http: Endpoint | None = None,
     raft: Endpoint = ENTRY.endpoints.raft,
     version: int = 9,
+    machine: str | None = None,
 ) -> Image:
     """A cluster of two, this broker registered by that process."""
     return Image(
@@ -70,6 +71,7 @@ def image_of(
                 epoch=epoch,
                 raft=raft,
                 http=Endpoint("127.0.0.1", 3),
+                machine=machine,
             ),
         },
     )
@@ -118,7 +120,12 @@ class World:
     """A registration, and what it told."""
 
     def __init__(
-        self, store: FakeStore, *, join: int | None = None, entry: ClusterMembership = ENTRY
+        self,
+        store: FakeStore,
+        *,
+        join: int | None = None,
+        entry: ClusterMembership = ENTRY,
+        machine: str | None = None,
     ) -> None:
         self.store = store
         self.images: list[Image] = []
@@ -127,7 +134,9 @@ class World:
         self.cut_off = False
         metadata: Any = store
         self.registration = Registration(
-            ServerConfig(join_addr=None if join is None else Endpoint("127.0.0.1", join)),
+            ServerConfig(
+                join_addr=None if join is None else Endpoint("127.0.0.1", join), machine=machine
+            ),
             entry,
             metadata,
             Machine(),
@@ -174,6 +183,7 @@ def cluster() -> FakeCluster:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(registration, "_LOST_SECONDS", 0.03)
+    monkeypatch.setattr(registration, "_LACKING_SECONDS", 0.03)
 
 
 TIMED_OUT = RefusedError(ErrorCode.REQUEST_TIMED_OUT, "nobody leads")
@@ -296,6 +306,23 @@ def test_an_earlier_process_that_is_registered_late_is_overridden() -> None:
     world.registration.check(world.store.image)
     assert world.registration.epoch == 6
     assert not world.registration._is_overridden
+
+
+def test_a_machine_that_an_earlier_version_did_not_store_is_registered_later() -> None:
+    # The first leader is of an earlier version, and so is the one after it.
+    old, new = image_of("now", 4), image_of("now", 5, machine="m")
+    world = World(FakeStore(EMPTY_IMAGE, old, old, new), machine="m")
+    world.make()
+
+    def is_known() -> bool:
+        world.registration.check(world.store.image)
+        return world.epochs == [4, 4, 5]
+
+    world.keep_until(is_known)
+    assert {one.machine for one in world.store.submitted if isinstance(one, RegisterBroker)} == {
+        "m"
+    }
+    assert not world.registration._lacks_machine
 
 
 def shown(

@@ -91,6 +91,8 @@ export interface components {
             log_bytes: number | null;
             /** @default null */
             loop_delay_ms: number | null;
+            /** @default null */
+            machine: string | null;
             rack: string | null;
             /** @default null */
             records_in: number | null;
@@ -1536,6 +1538,8 @@ export interface components {
             is_me: boolean;
             kafka: components["schemas"]["Endpoint"];
             leaders: number;
+            /** @default null */
+            machine: string | null;
             /** @default null */
             rack: string | null;
             /** @default null */

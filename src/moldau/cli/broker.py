@@ -141,7 +141,10 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any, play: "Playground | None" 
     default=None,
     help="Create a new cluster if the data directory is empty; only for its first broker.",
 )
-@click.option("--rack", metavar="NAME", help="Machine or zone; replicas are spread over racks.")
+@click.option("--rack", metavar="NAME", help="Zone or rack; replicas are spread over racks.")
+@click.option(
+    "--machine", metavar="NAME", help="Machine of this broker, if it is not the host name."
+)
 @click.option("--data-dir", metavar="DIR", help="Data directory.")
 @click.option(
     PLAY_OPTION,

@@ -273,6 +273,7 @@ class ClusterService:
             is_controller=broker.id == self.controller_id,
             is_me=broker.id == self._me,
             grpc=broker.grpc,
+            machine=broker.machine,
         )
 
     # ---- joining and leaving
@@ -327,6 +328,7 @@ class ClusterService:
                 feature_level_max=request.feature_level_max,
                 grpc=request.grpc,
                 listeners=request.listeners,
+                machine=request.machine,
                 join_token_id=join_token_id,
                 now_ms=self._clock.wall_ms(),
             )

@@ -131,8 +131,9 @@ def _register_broker(image: Image, record: BrokerRegistered) -> Image:
     # A restart does not cancel a drain.
     state = BrokerState.ACTIVE if known is None else known.state
     given = asdict(record)
-    if record.listeners is UNSET:
-        del given["listeners"]
+    for name in ("listeners", "machine"):
+        if given[name] is UNSET:
+            del given[name]
     broker = Broker(**given, state=state)
     return _next(image, brokers={**image.brokers, record.id: broker})
 

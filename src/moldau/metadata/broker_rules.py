@@ -30,7 +30,7 @@ from moldau.model.ids import BrokerId
 
 HOST_LENGTH_MAX: Final = 255
 NAME_LENGTH_MAX: Final = 255
-"""Limit of rack, incarnation and process, which every broker stores."""
+"""Limit of rack, machine, incarnation and process, which every broker stores."""
 BROKERS_MAX: Final = 1000
 LISTENERS_MAX: Final = 32
 """Kafka listeners of one broker."""
@@ -54,8 +54,9 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
         return records
     epoch = 1 if known is None else known.epoch + 1
     given = _described(command)
-    if not command.listeners:
-        del given["listeners"]
+    for name in ("listeners", "machine"):
+        if not given[name]:
+            del given[name]
     return [*records, BrokerRegistered(**given, id=broker_id, epoch=epoch)]
 
 
@@ -192,7 +193,8 @@ def _check_described(broker_id: BrokerId, command: RegisterBroker) -> None:
     if len(listeners) > LISTENERS_MAX:
         raise _invalid(f"Broker {broker_id} has {len(listeners)} listeners, above {LISTENERS_MAX}")
     names = [name for name, _ in command.listeners]
-    for text in (command.rack or "", command.incarnation, command.process, *names):
+    places = (command.rack or "", command.machine or "")
+    for text in (*places, command.incarnation, command.process, *names):
         if len(text) > NAME_LENGTH_MAX:
             raise _invalid(
                 f"Broker {broker_id} registers with {shown(text)}, "

@@ -57,6 +57,7 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
     listeners: Listeners = ()
+    machine: str | None = None
     join_token_id: str = ""
     now_ms: int = 0
 

@@ -47,6 +47,14 @@ class BrokerState(IntEnum):
     """Removed permanently; remembered so that neither its id nor its directory is used again."""
 
 
+Place = str | BrokerId
+"""What brokers share that fail together: a machine, or the id of a broker on an unknown one."""
+
+
+def place_of(broker: BrokerId, machine: str | None) -> Place:
+    return machine or broker
+
+
 class Broker(Struct, frozen=True, kw_only=True):
     """A registered broker. `incarnation` is the unique id of its data directory."""
 
@@ -55,6 +63,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """With `port`: the address for Kafka clients."""
     port: int
     rack: str | None = None
+    machine: str | None = None
+    """None: unknown, as of a broker of an earlier version; it counts as a machine of its own."""
     incarnation: str = ""
     process: str = ""
     """Unique per start of the process: distinguishes a restart from a retried request."""
@@ -80,6 +90,10 @@ class Broker(Struct, frozen=True, kw_only=True):
     @property
     def active(self) -> bool:
         return self.state is BrokerState.ACTIVE
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.id, self.machine)
 
 
 class Partition(Struct, frozen=True):

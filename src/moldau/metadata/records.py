@@ -43,6 +43,8 @@ class BrokerRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="broker"):
     grpc: Endpoint | None = None
     listeners: Listeners | msgspec.UnsetType = msgspec.UNSET
     """Stored only where there are several: other records keep their bytes."""
+    machine: str | msgspec.UnsetType = msgspec.UNSET
+    """Stored only where it is known."""
 
 
 class BrokerStateSet(msgspec.Struct, frozen=True, kw_only=True, tag="broker-state"):

@@ -29,6 +29,7 @@ class BrokerLive(Struct, frozen=True, kw_only=True):
 
     id: int
     rack: str | None
+    machine: str | None = None
     state: str
     alive: bool
     is_controller: bool

@@ -54,6 +54,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     feature_level_max: int = FEATURE_LEVEL_MAX
     grpc: Endpoint | None = None
     listeners: Listeners = ()
+    machine: str | None = None
     is_query: bool = False
     """Change nothing: a member wants to know what the cluster knows of it."""
 
@@ -184,6 +185,8 @@ class TopologyBroker(msgspec.Struct, frozen=True, kw_only=True):
     is_me: bool = False
     """It is the broker that responds."""
     grpc: Endpoint | None = None
+    machine: str | None = None
+    """None: unknown, as of a broker of an earlier version."""
 
 
 class TopologyPartition(msgspec.Struct, frozen=True, kw_only=True):

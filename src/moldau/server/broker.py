@@ -68,7 +68,7 @@ from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
-from moldau.server.derived_config import read_only_configs, runtime_defaults, with_rack
+from moldau.server.derived_config import read_only_configs, runtime_defaults, with_location
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
@@ -95,7 +95,7 @@ class BrokerServer:
         on_internal_error: Callable[[BaseException], None],
         on_removed: Callable[[], None],
     ) -> None:
-        self._config = config = with_rack(config)
+        self._config = config = with_location(config, machine.host_name())
         self._machine = machine
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import secrets
+import socket
 import uuid
 from asyncio import AbstractEventLoop
 from pathlib import Path
@@ -136,6 +137,10 @@ class Machine:
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)
+
+    def host_name(self) -> str:
+        """By which brokers on the same machine know each other."""
+        return socket.gethostname()
 
     def secret_bytes(self, count: int) -> bytes:
         """Random bytes that nobody can guess, for secrets and nonces."""

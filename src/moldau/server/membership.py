@@ -219,6 +219,7 @@ async def _join(
             process=process,
             **asdict(endpoints),
             rack=config.rack,
+            machine=config.machine,
             broker_id=broker_id,
             cluster_id=(known and known.cluster_id) or config.cluster_id,
         ),

@@ -37,6 +37,8 @@ _PAUSE_SECONDS: Final = 0.2
 _CHECK_SECONDS: Final = 1.0
 _LOST_SECONDS: Final = 3.0
 """Longer than an election takes."""
+_LACKING_SECONDS: Final = 10.0
+"""Between attempts to register the machine, in an upgrade."""
 _PERMANENT_CODES: Final = frozenset(
     {
         ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -79,6 +81,8 @@ class Registration:
         self.epoch = 0
         """0 until this start is registered."""
         self._is_overridden = False
+        self._lacks_machine = False
+        """A leader of an earlier version registered it, which knew nothing of machines."""
         self._command = RegisterBroker(
             id=membership.broker_id,
             host=membership.endpoints.kafka.host,
@@ -90,6 +94,7 @@ class Registration:
             http=membership.endpoints.http,
             grpc=membership.endpoints.grpc,
             listeners=membership.endpoints.listeners,
+            machine=config.machine,
         )
 
     # ---- at start
@@ -146,6 +151,7 @@ class Registration:
         if me.process == self._membership.process:
             self.epoch = max(self.epoch, me.epoch)
             self._is_overridden = False
+            self._lacks_machine = me.machine != self._command.machine
         elif self.epoch and me.epoch > self.epoch:
             self._check_other_process(me.raft)
 
@@ -166,10 +172,18 @@ class Registration:
 
         Raises SupersededError.
         """
-        lost_seconds = 0.0
+        lost_seconds = lacking_seconds = 0.0
         while True:
             await asyncio.sleep(_CHECK_SECONDS)
             if self._is_overridden:
+                log.info(
+                    "a delayed request registered an earlier process of this broker: "
+                    "registering again"
+                )
+                await self._renew()
+            lacking_seconds = lacking_seconds + _CHECK_SECONDS if self._lacks_machine else 0.0
+            if lacking_seconds >= _LACKING_SECONDS:
+                lacking_seconds = 0.0
                 await self._renew()
             lost_seconds = lost_seconds + _CHECK_SECONDS if self._is_cut_off() else 0.0
             if lost_seconds >= _LOST_SECONDS:
@@ -179,9 +193,6 @@ class Registration:
                         break
 
     async def _renew(self) -> None:
-        log.info(
-            "a delayed request registered an earlier process of this broker: registering again"
-        )
         try:
             await self._submit()
         except RefusedError as error:
@@ -230,6 +241,7 @@ class Registration:
             incarnation=membership.directory_id,
             process=membership.process,
             rack=self._config.rack,
+            machine=self._config.machine,
             broker_id=membership.broker_id,
             cluster_id=membership.cluster_id,
             is_query=is_query,

@@ -95,6 +95,7 @@ def test_the_topology_is_returned_in_full(world):
                 "is_controller": True,
                 "is_me": True,
                 "grpc": None,
+                "machine": None,
             }
         ],
         "topics": [

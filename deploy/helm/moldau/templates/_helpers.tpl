@@ -101,6 +101,7 @@ join_token_file: ""
 cluster_secret_file: clusterSecret
 rack: rack
 rack_file: rack
+machine: ""
 listeners: ""
 port: ""
 replication_factor: replicationFactor

@@ -135,6 +135,7 @@ def _broker(view: View, broker: Broker, span: Span | None) -> BrokerLive:
     shown = BrokerLive(
         id=broker.id,
         rack=broker.rack,
+        machine=broker.machine,
         state="draining" if broker.state is BrokerState.DRAINING else "active",
         alive=broker.id in view.alive,
         is_controller=broker.id == view.scan.condition.controller,

@@ -129,6 +129,7 @@ def broker_rows(topology: "Topology") -> list[dict[str, Any]]:
             "http": str(broker.http) if broker.http else None,
             "raft": str(broker.raft) if broker.raft else None,
             "rack": broker.rack,
+            "machine": broker.machine,
         }
         for broker in topology.brokers
     ]

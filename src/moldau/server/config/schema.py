@@ -404,13 +404,20 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     rack: Annotated[
-        str | None, Setting("The machine or zone of this broker; replicas are spread over racks.")
+        str | None, Setting("The zone or rack of this broker; replicas are spread over racks.")
     ] = None
     rack_file: Annotated[
         str | None,
         Setting(
             "A file whose first line is the rack, if rack is unset; for containers, which learn "
             "the zone of their machine at the start."
+        ),
+    ] = None
+    machine: Annotated[
+        str | None,
+        Setting(
+            "The machine of this broker, by a name that all brokers on it have. Replicas of a "
+            "partition are on different machines, if there are enough. Unset: the host name."
         ),
     ] = None
     data_dir: Annotated[str, Setting("The directory of all stored data.")] = "./.moldau"
