@@ -1,10 +1,12 @@
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from moldau.metadata.image import Broker, BrokerState
+from moldau.metadata.image import Broker, BrokerState, Place
 from moldau.metadata.placement import Loads, ReplicaPlacer, Replicas, place
 from moldau.model.ids import BrokerId, TopicId
 
@@ -17,6 +19,20 @@ def make_brokers(racks: list[str | None]) -> list[Broker]:
         Broker(id=BrokerId(number), host="h", port=1, rack=rack)
         for number, rack in enumerate(racks, start=1)
     ]
+
+
+def on_machines(
+    machines: Sequence[str | None], racks: Sequence[str | None] | None = None
+) -> list[Broker]:
+    pairs = zip(machines, racks or [None] * len(machines), strict=False)
+    return [
+        Broker(id=BrokerId(number), host="h", port=1, rack=rack, machine=machine)
+        for number, (machine, rack) in enumerate(pairs, start=1)
+    ]
+
+
+def used(brokers: list[Broker], replicas: Replicas) -> Counter[Place]:
+    return Counter(brokers[broker - 1].place for broker in replicas)
 
 
 def difference(counts: Counter[BrokerId], brokers: list[Broker]) -> int:
@@ -204,3 +220,94 @@ def test_the_choice_prefers_racks_not_used_by_those_that_stay() -> None:
         assert len({rack_of[broker] for broker in replicas}) == (
             3 if rack_of[kept[0]] != rack_of[kept[1]] else 2
         )
+
+
+machine_lists = st.lists(st.sampled_from([None, "m", "n", "o"]), min_size=1, max_size=9)
+rack_lists = st.lists(st.sampled_from([None, "a", "b"]), min_size=9, max_size=9)
+
+
+@given(machine_lists, rack_lists, st.integers(1, 40), topic_ids, st.data())
+def test_no_machine_gets_a_second_replica_while_another_has_none(
+    machines: list[str | None],
+    racks: list[str | None],
+    count: int,
+    seed: TopicId,
+    data: st.DataObject,
+) -> None:
+    brokers = on_machines(machines, racks)
+    places = {broker.place for broker in brokers}
+    factor = data.draw(st.integers(1, len(brokers)))
+    placed = place(brokers, topic_id=seed, count=count, replication_factor=factor)
+    assert len(placed) == count
+    for replicas in placed:
+        assert len(set(replicas)) == len(replicas) == factor
+        assert len(used(brokers, replicas)) == min(factor, len(places))
+    again = place(reversed(brokers), topic_id=seed, count=count, replication_factor=factor)
+    assert again == placed
+
+
+@given(machine_lists, st.integers(1, 40), topic_ids, st.data())
+def test_machines_within_racks_leave_the_racks_as_they_are(
+    machines: list[str | None], count: int, seed: TopicId, data: st.DataObject
+) -> None:
+    """Where no machine is in two racks, and there are enough machines."""
+    racks: list[str | None] = [
+        {"m": "a", "n": "b", "o": "b"}.get(one or "", "c") for one in machines
+    ]
+    brokers = on_machines(machines, racks)
+    factor = data.draw(st.integers(1, len(brokers)))
+    for replicas in place(brokers, topic_id=seed, count=count, replication_factor=factor):
+        assert len({racks[broker - 1] for broker in replicas}) == min(factor, len(set(racks)))
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 40), topic_ids, st.data())
+def test_replicas_and_leaders_differ_by_one_at_most_where_machines_are_equal(
+    machines: int, size: int, count: int, seed: TopicId, data: st.DataObject
+) -> None:
+    brokers = on_machines([f"host-{number % machines}" for number in range(machines * size)])
+    factor = data.draw(st.integers(1, len(brokers)))
+    placed = place(brokers, topic_id=seed, count=count, replication_factor=factor)
+    assert difference(loads_of(placed).replicas, brokers) <= 1
+    assert difference(loads_of(placed).leaders, brokers) <= 1
+
+
+@given(rack_lists, st.integers(1, 9), st.integers(1, 30), topic_ids, st.data())
+def test_one_machine_alone_changes_nothing(
+    racks: list[str | None], brokers: int, count: int, seed: TopicId, data: st.DataObject
+) -> None:
+    factor = data.draw(st.integers(1, brokers))
+    unknown, alone = on_machines([None] * brokers, racks), on_machines(["m"] * brokers, racks)
+    placed = [
+        place(known, topic_id=seed, count=count, replication_factor=factor)
+        for known in (unknown, alone)
+    ]
+    assert placed[0] == placed[1]
+
+
+def test_a_machine_that_is_in_two_racks_is_still_one_machine() -> None:
+    # Racks by process, as on a laptop; and then a second machine.
+    brokers = on_machines(["m", "m", "m", "n"], ["a", "b", "c", "a"])
+    for replicas in place(brokers, topic_id=SEED, count=20, replication_factor=2):
+        assert used(brokers, replicas) == {"m": 1, "n": 1}
+
+
+def test_a_replica_that_leaves_goes_to_a_machine_without_one() -> None:
+    brokers = on_machines(["m", "m", "n", "o", "o"])
+    spread = ReplicaPlacer(brokers, topic_id=SEED)
+    one, two, three, four, five = (broker.id for broker in brokers)
+    assert spread.replace((one, two, three), two, 3) in {(one, four, three), (one, five, three)}
+
+
+def test_a_draining_broker_still_counts_where_it_keeps_a_replica() -> None:
+    brokers = on_machines(["m", "m", "n", "n"])
+    brokers[0] = replace(brokers[0], state=BrokerState.DRAINING)
+    spread = ReplicaPlacer(brokers, topic_id=SEED)
+    spread.place((brokers[0].id,), 2)
+    assert used(brokers, spread.placed[0]) == {"m": 1, "n": 1}
+
+
+def test_brokers_of_larger_machines_hold_as_much_as_others() -> None:
+    brokers = on_machines(["m"] * 4 + ["n", "n", "o", "o"])
+    loads = loads_of(place(brokers, topic_id=SEED, count=80, replication_factor=2))
+    assert difference(loads.replicas, brokers) <= 2
+    assert difference(loads.leaders, brokers) <= 1

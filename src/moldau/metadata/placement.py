@@ -1,20 +1,21 @@
 """Chooses brokers for new replicas. Deterministic: the topic id is the seed.
 
-Criteria, most important first: (1) replicas of a partition are in different racks, if possible;
-(2) replicas and preferred leaders of a topic are spread evenly over racks, by size, and brokers;
-(3) two brokers share as few partitions of the topic as possible, so that the load of a failed
-broker falls to many; (4) the broker with the lowest load in the cluster: a new broker comes first,
-but does not get all replicas of a topic.
+Criteria, most important first: (1) no machine gets a second replica of a partition while another
+one has none; (2) replicas of a partition are in different racks, if possible, and beyond that on
+different machines; (3) replicas and preferred leaders of a topic are spread evenly over racks and
+machines, by size, and brokers; (4) two brokers share as few partitions of the topic as possible, so
+that the load of a failed broker falls to many; (5) the broker with the lowest load in the cluster:
+a new broker comes first, but does not get all replicas of a topic.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
 from msgspec import Struct, field
 
-from moldau.metadata.image import Broker, Image, Topic, changed_topics
+from moldau.metadata.image import Broker, Image, Place, Topic, changed_topics
 from moldau.model.ids import BrokerId, TopicId
 
 Replicas = tuple[BrokerId, ...]
@@ -92,6 +93,7 @@ class ReplicaPlacer:
             if broker.active:
                 self._racks.setdefault(broker.rack, []).append(broker.id)
         active = [broker.id for broker in known if broker.active]
+        self._machines = _Machines(known)
         start = crc32(topic_id) % max(len(active), 1)
         self._turn = {broker: rank for rank, broker in enumerate(active[start:] + active[:start])}
         self._topic = Loads()
@@ -142,6 +144,9 @@ class ReplicaPlacer:
             rack: [broker for broker in brokers if broker not in kept]
             for rack, brokers in self._racks.items()
         }
+        if self._machines.are_shared:
+            self._choose_apart(chosen, replication_factor, used, left)
+            return chosen
         while len(chosen) < replication_factor and any(left.values()):
             rack = min(
                 (rack for rack, brokers in left.items() if brokers),
@@ -156,6 +161,47 @@ class ReplicaPlacer:
             chosen.append(broker)
             used[rack] += 1
         return chosen
+
+    def _choose_apart(
+        self,
+        chosen: list[BrokerId],
+        replication_factor: int,
+        used: dict[str | None, int],
+        left: dict[str | None, list[BrokerId]],
+    ) -> None:
+        """As above, and apart from each other where brokers share machines."""
+        machines = self._machines
+        on = Counter(machines.of[broker] for broker in chosen if broker in machines.of)
+        while len(chosen) < replication_factor:
+            free = machines.without(left, on)
+            fewest = {
+                rack: min(on[machines.of[broker]] for broker in brokers)
+                for rack, brokers in (free or left).items()
+                if brokers
+            }
+            if not fewest:
+                return
+            rack = min(
+                fewest,
+                key=lambda rack: (
+                    used[rack],
+                    fewest[rack],
+                    (self._rack_load[rack] + used[rack]) / len(self._racks[rack]),
+                    self._rack_tie[rack],
+                ),
+            )
+            broker = min(
+                (free or left)[rack],
+                key=lambda broker: (
+                    on[machines.of[broker]],
+                    machines.load(broker),
+                    self._broker_key(broker, chosen),
+                ),
+            )
+            left[rack].remove(broker)
+            chosen.append(broker)
+            used[rack] += 1
+            on[machines.of[broker]] += 1
 
     def _broker_key(self, broker: BrokerId, chosen: Sequence[BrokerId]) -> tuple[int, ...]:
         return (
@@ -214,9 +260,40 @@ class ReplicaPlacer:
         for broker in replicas:
             if broker in self._turn:
                 self._rack_load[self._rack_of[broker]] += change
+                if self._machines.are_shared:
+                    self._machines.count(broker, change)
             for other in replicas:
                 if broker != other:
                     self._shared[(broker, other)] += change
+
+
+class _Machines:
+    """Which brokers share a machine."""
+
+    def __init__(self, known: Sequence[Broker]) -> None:
+        self.of: dict[BrokerId, Place] = {broker.id: broker.place for broker in known}
+        self._sizes = Counter(broker.place for broker in known if broker.active)
+        self._replicas: Counter[Place] = Counter()
+        self.are_shared = len(self._sizes) > 1 and len(set(self.of.values())) < len(self.of)
+        """Whether two brokers are on the same machine, and another machine has brokers, too."""
+
+    def without(
+        self, brokers: Mapping[str | None, Sequence[BrokerId]], used: Container[Place]
+    ) -> dict[str | None, list[BrokerId]]:
+        """The brokers of machines that are not used, by rack; empty if there are none."""
+        found = {
+            rack: [broker for broker in some if self.of[broker] not in used]
+            for rack, some in brokers.items()
+        }
+        return found if any(found.values()) else {}
+
+    def count(self, broker: BrokerId, change: int) -> None:
+        self._replicas[self.of[broker]] += change
+
+    def load(self, broker: BrokerId) -> float:
+        """Replicas per active broker of its machine."""
+        machine = self.of[broker]
+        return self._replicas[machine] / self._sizes[machine]
 
 
 def _led_by(leader: BrokerId, brokers: Sequence[BrokerId]) -> Replicas:

@@ -1,9 +1,9 @@
 """Plans which replicas to move so that brokers hold and lead about the same, in few moves.
 
 Pure. In this order, and no step undoes what an earlier one reached: (1) replicas leave brokers that
-are to be emptied, and racks that hold more of a partition than they must; (2) brokers hold equally
-many replicas; (3) and equally many bytes; (4) equally many preferred leaders, which moves no data.
-The brokers of (1) are chosen by `placement`, as for a broker that is drained.
+are to be emptied, and machines and racks that hold more of a partition than they must; (2) brokers
+hold equally many replicas; (3) and equally many bytes; (4) equally many preferred leaders, which
+moves no data. The brokers of (1) are chosen by `placement`, as for a broker that is drained.
 
 Every step makes a sum smaller, so that the plan of a balanced cluster is empty.
 """
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from moldau.metadata.image import Broker, BrokerState
+from moldau.metadata.image import Broker, BrokerState, Place, place_of
 from moldau.metadata.placement import Loads, ReplicaPlacer, Replicas
 from moldau.model.ids import BrokerId, TopicId
 
@@ -40,6 +40,11 @@ class PlanBroker(NamedTuple):
     disk_free_bytes: int = -1
     """-1: unknown."""
     disk_total_bytes: int = -1
+    machine: str | None = None
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.id, self.machine)
 
 
 class PlanPartition(NamedTuple):
@@ -82,8 +87,12 @@ class Balance(NamedTuple):
 
     leaving: int
     """Replicas and preferred leaders on brokers that are to be emptied."""
+    machines: int
+    """Minus the sum over partitions of the machines that they are on."""
     crowding: int
     """Sum over partitions and racks of the square of the replicas there."""
+    sharing: int
+    """As that, over machines."""
     replicas: int
     """Sum over brokers of the square of their replicas; so are the others."""
     bytes: int
@@ -99,9 +108,10 @@ def plan_moves(
     """The moves, by topic and partition; at most `moves_max` of them move data."""
     planner = _Planner(brokers, partitions, moves_max)
     planner.vacate()
-    planner.spread_racks()
+    planner.spread_apart()
     while planner.spread_replicas() | planner.spread_bytes():
-        pass
+        # Where racks and machines cross, what moved may let another replica move apart.
+        planner.spread_apart()
     planner.spread_leaders()
     return planner.moves()
 
@@ -111,7 +121,8 @@ def balance_of(brokers: Iterable[PlanBroker], partitions: Iterable[PlanPartition
     replicas: Counter[BrokerId] = Counter()
     sizes: Counter[BrokerId] = Counter()
     leaders: Counter[BrokerId] = Counter()
-    leaving = crowding = 0
+    leaving = 0
+    crowding = _Crowding(0, 0, 0)
     for partition in partitions:
         for broker in partition.replicas:
             replicas[broker] += 1
@@ -119,17 +130,33 @@ def balance_of(brokers: Iterable[PlanBroker], partitions: Iterable[PlanPartition
             leaving += broker in known and known[broker].leaves
         leaders[partition.replicas[0]] += 1
         leaving += partition.replicas[0] in known and known[partition.replicas[0]].leaves
-        crowding += _crowding(partition.replicas, known)
+        crowding = _Crowding(
+            *map(sum, zip(crowding, _crowding(partition.replicas, known), strict=True))
+        )
     return Balance(
         leaving,
-        crowding,
+        *crowding,
         *(sum(count * count for count in loads.values()) for loads in (replicas, sizes, leaders)),
     )
 
 
-def _crowding(replicas: Iterable[BrokerId], known: Mapping[BrokerId, PlanBroker]) -> int:
-    racks = Counter(known[one].rack for one in replicas if one in known)
-    return sum(count * count for count in racks.values())
+class _Crowding(NamedTuple):
+    """See Balance: what comes first is worse than all that follows."""
+
+    machines: int
+    racks: int
+    sharing: int
+
+
+def _crowding(replicas: Iterable[BrokerId], known: Mapping[BrokerId, PlanBroker]) -> _Crowding:
+    brokers = [known[one] for one in replicas if one in known]
+    machines = Counter(one.place for one in brokers)
+    racks = Counter(one.rack for one in brokers)
+    return _Crowding(
+        -len(machines),
+        sum(count * count for count in racks.values()),
+        sum(count * count for count in machines.values()),
+    )
 
 
 class _Planner:
@@ -172,7 +199,7 @@ class _Planner:
             if self._now[key] != one.replicas
         ]
 
-    # ---- 1: brokers that are emptied, and racks
+    # ---- 1: brokers that are emptied, machines and racks
 
     def vacate(self) -> None:
         for broker in sorted(self._brokers):
@@ -180,21 +207,32 @@ class _Planner:
                 for topic in sorted(self._held[broker]):
                     self._replace(topic, [(key, broker) for key in self._held[broker][topic]])
 
-    def spread_racks(self) -> None:
-        """Where a rack holds more replicas of a partition than another one could."""
+    def spread_apart(self) -> None:
+        """Where a machine or rack holds more replicas of a partition than another one could."""
         for topic, keys in self._topics.items():
-            held = ((key, broker) for key in keys for broker in self._now[key])
+            # The fullest broker first: of two that are too near, either may give its replica.
+            held = (
+                (key, broker)
+                for key in keys
+                for broker in sorted(self._now[key], key=lambda one: -self._count[one])
+            )
             self._replace(topic, (each for each in held if self._crowds(*each)))
 
     def _crowds(self, key: Key, broker: BrokerId) -> bool:
         # It may have been replaced a moment ago.
         if broker not in self._brokers or broker not in self._now[key]:
             return False
-        rack = self._brokers[broker].rack
         others = [one for one in self._now[key] if one != broker]
-        used = Counter(self._brokers[one].rack for one in others if one in self._brokers)
-        free = {self._brokers[one].rack for one in self._takers if one not in self._now[key]}
-        return any(used[other] < used[rack] for other in free)
+        known = [self._brokers[one] for one in others if one in self._brokers]
+        racks = Counter(one.rack for one in known)
+        machines = Counter(one.place for one in known)
+
+        def crowd(one: PlanBroker) -> tuple[bool, int, int]:
+            return machines[one.place] > 0, racks[one.rack], machines[one.place]
+
+        me = crowd(self._brokers[broker])
+        free = (self._brokers[one] for one in self._takers if one not in self._now[key])
+        return any(crowd(one) < me for one in free)
 
     def _replace(self, topic: str, held: Iterable[tuple[Key, BrokerId]]) -> None:
         """Other brokers for these replicas of a topic. A replica is not given up if there is none.
@@ -227,6 +265,7 @@ class _Planner:
                 host="",
                 port=0,
                 rack=one.rack,
+                machine=one.machine,
                 state=BrokerState.ACTIVE if one.takes else BrokerState.DRAINING,
             )
             for one in self._brokers.values()
@@ -394,7 +433,8 @@ class _Planner:
         return key in self._moved or not is_full
 
     def _is_legal(self, key: Key, source: BrokerId, target: BrokerId) -> bool:
-        """Whether a replica may move: to a broker without one, with space, in no fuller rack."""
+        """Whether a replica may move: to a broker without one, with space, in no fuller rack and
+        on no fuller machine."""
         replicas = self._now[key]
         if target in replicas or not self._may_change(key):
             return False
