@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,13 @@ from moldau.metadata.apply import apply_all
 from moldau.metadata.commands import Command, CreateTopic, DrainBroker, RegisterBroker
 from moldau.metadata.decide import decide
 from moldau.metadata.image import EMPTY_IMAGE, Broker, BrokerState, Image
-from moldau.metadata.voters import desired_members, desired_voters, next_members
+from moldau.metadata.voters import (
+    desired_members,
+    desired_voters,
+    has_majority,
+    next_members,
+    voter_places,
+)
 from moldau.model.ids import BrokerId, TopicId
 from moldau.raft.membership import Members, check_change
 
@@ -65,6 +72,118 @@ def test_voters_are_spread_over_racks_and_then_stay(
     for rack, count in Counter(racks).items():
         others = [voting[other] for other in set(racks) - {rack}]
         assert voting[rack] == count or voting[rack] >= max(others, default=0) - 1
+
+
+def on_machines(
+    machines: Sequence[str | None], racks: Sequence[str | None] | None = None
+) -> list[Broker]:
+    pairs = zip(machines, racks or [None] * len(machines), strict=False)
+    return [
+        Broker(id=BrokerId(number), host="h", port=1, rack=rack, machine=machine)
+        for number, (machine, rack) in enumerate(pairs, start=1)
+    ]
+
+
+def votes(machines: str) -> list[int]:
+    """How many vote on each machine, the most first."""
+    voters = desired_voters(on_machines(machines), ())
+    return sorted(Counter(machines[voter - 1] for voter in voters).values(), reverse=True)
+
+
+def test_no_machine_has_a_majority_of_the_voters() -> None:
+    assert votes("ab") == [1, 1]
+    assert votes("aab") == votes("aaaaab") == [1, 1]
+    assert votes("aabb") == votes("aaaabbbb") == [2, 2]
+    assert votes("abc") == votes("aabc") == votes("aaabc") == [1, 1, 1]
+    assert votes("aabbc") == votes("aabbcc") == [2, 2, 1]
+    assert votes("abcd") == [1, 1, 1]
+    assert votes("abcde") == votes("aabcde") == [1, 1, 1, 1, 1]
+
+
+def test_a_machine_alone_has_all_votes() -> None:
+    assert [votes("a" * count) for count in (1, 2, 3, 4, 5, 9)] == [[1], [2], [3], [3], [5], [5]]
+
+
+def test_votes_stay_as_they_are_until_every_broker_has_said_where_it_is() -> None:
+    """In an upgrade one broker after the other does; between, two seem to be on two machines."""
+    for known in range(4):
+        brokers = on_machines(["m"] * known + [None] * (3 - known))
+        assert desired_voters(brokers, (ONE, TWO, THREE)) == (1, 2, 3)
+        assert bool(voter_places(brokers)) is (known == 3)
+
+
+machine_lists = st.lists(st.sampled_from("mnop"), min_size=1, max_size=12)
+rack_lists = st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=12, max_size=12)
+sitting = st.sets(st.integers(1, 12).map(BrokerId), max_size=5).map(sorted)
+
+
+@given(machine_lists, rack_lists, sitting)
+def test_voters_are_spread_over_machines_and_then_stay(
+    machines: list[str], racks: list[str | None], current: list[BrokerId]
+) -> None:
+    brokers = on_machines(machines, racks)
+    voters = desired_voters(brokers, current)
+    assert not has_majority(voters, voter_places(brokers))
+    assert len(voters) >= min(len(brokers), len({*machines}), 3)
+    for _ in range(3):
+        before, voters = voters, desired_voters(brokers, voters)
+    assert voters == before
+
+
+@given(machine_lists, rack_lists, st.lists(st.integers(0, 11), max_size=12))
+def test_no_step_gives_a_machine_a_majority_for_longer_than_the_next_one(
+    machines: list[str], racks: list[str | None], changes: list[int]
+) -> None:
+    """Brokers come and go one by one, and each time the voters change step by step."""
+    brokers = on_machines(machines, racks)
+    places = voter_places(brokers)
+    there = {0}
+    members = Members((ONE,))
+    for change in [*range(1, len(brokers)), *changes]:
+        there ^= {change % len(brokers)}
+        if not there:
+            break
+        active = [brokers[number] for number in sorted(there)]
+        desired = Members(desired_voters(active, members.voters))
+        may_exceed = has_majority(members.voters, places) or has_majority(desired.voters, places)
+        leader = members.voters[0]
+        in_a_row = 0
+        for _ in range(30):
+            step = next_members(
+                members, desired, leader=leader, ready=members.everyone, places=places
+            )
+            if step is None:
+                break
+            check_change(members, step)
+            in_a_row = in_a_row + 1 if has_majority(step.voters, places) else 0
+            assert in_a_row <= 1 or step.voters == members.voters or may_exceed
+            if leader not in step.voters:
+                leader = step.voters[0]
+            members = step
+        assert members == desired
+
+
+def test_four_vote_on_two_machines_only_when_both_new_ones_are_ready() -> None:
+    places = voter_places(on_machines("mnmn"))
+    members, desired = Members((ONE, TWO), (THREE, FOUR)), Members((ONE, TWO, THREE, FOUR))
+
+    def step(ready: tuple[BrokerId, ...]) -> Members | None:
+        return next_members(members, desired, leader=ONE, ready=ready, places=places)
+
+    assert step((TWO, THREE)) is None
+    assert step((TWO, FOUR)) is None
+    assert step((TWO, THREE, FOUR)) == Members((ONE, TWO, THREE), (FOUR,))
+
+
+def test_of_several_voters_to_remove_one_of_the_fullest_machine_goes_first() -> None:
+    places = voter_places(on_machines("mmnno"))
+    members, desired = Members(tuple(map(BrokerId, (1, 2, 3, 4)))), Members((ONE, THREE))
+    first = next_members(members, desired, leader=ONE, ready=members.voters, places=places)
+    assert first == Members((ONE, THREE, FOUR))
+    five = BrokerId(5)
+    members, desired = Members((ONE, TWO, THREE, FOUR, five)), Members((TWO, THREE, five))
+    first = next_members(members, desired, leader=five, ready=members.voters, places=places)
+    assert first == Members((TWO, THREE, FOUR, five))
 
 
 def test_a_broker_that_leaves_does_not_vote_unless_it_is_alone() -> None:

@@ -9,7 +9,7 @@ topics.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from moldau.control.cluster_service import ClusterService
 from moldau.control.leader_announcements import LeaderAnnouncements
@@ -17,9 +17,9 @@ from moldau.control.metadata_store import MetadataStore
 from moldau.data.partitions import Partitions
 from moldau.metadata.commands import ReportReplicas
 from moldau.metadata.due_commands import due_commands
-from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.metadata.image import EMPTY_IMAGE, Image, Place
 from moldau.metadata.leader_balance import balance_leaders
-from moldau.metadata.voters import desired_members, next_members
+from moldau.metadata.voters import NOWHERE, desired_members, next_members, voter_places
 from moldau.model import log_events as events
 from moldau.model.errors import RefusedError
 from moldau.model.ids import BrokerId, Epoch, PartitionIndex, TopicId
@@ -127,7 +127,8 @@ class Reconciler:
             return
         image = self._metadata.image
         current = replica.members
-        self._step(replica, current, desired_members(image, current))
+        places = voter_places(image.brokers.values())
+        self._step(replica, current, desired_members(image, current), places)
         members = self._committed_members(replica)
         if self._nothing_due[0] is image and self._nothing_due[1] == members:
             return
@@ -226,7 +227,13 @@ class Reconciler:
         else:
             self._step(replica, current, desired)
 
-    def _step(self, replica: RaftReplica, current: Members, desired: Members) -> None:
+    def _step(
+        self,
+        replica: RaftReplica,
+        current: Members,
+        desired: Members,
+        places: Mapping[BrokerId, Place] = NOWHERE,
+    ) -> None:
         """Take one step from the current to the desired members, if possible now."""
         driver, group = self._driver, replica.group
         core = group.core
@@ -244,7 +251,7 @@ class Reconciler:
         step = (
             current.with_learner(replaced[0])
             if replaced
-            else next_members(current, desired, leader=self._me, ready=ready)
+            else next_members(current, desired, leader=self._me, ready=ready, places=places)
         )
         if step is None:
             return
