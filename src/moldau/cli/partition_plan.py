@@ -139,8 +139,8 @@ def plan(
 ) -> None:
     """Plan moves that balance replicas, disks and leaders of a cluster. Changes nothing.
 
-    Replicas of a partition stay on different racks where there are enough of them. Partitions that
-    are being moved are left alone.
+    Replicas of a partition go to different machines and racks where there are enough of them.
+    Partitions that are being moved are left alone.
     """
     from moldau.client.wire.partition_admin import PartitionAdmin
     from moldau.metadata.rebalance import plan_moves
@@ -252,6 +252,7 @@ def planner_input(
             leaves=one.id in drained,
             disk_free_bytes=one.free_bytes,
             disk_total_bytes=one.total_bytes,
+            machine=one.machine,
         )
         for one in places.brokers
     ]
@@ -284,7 +285,7 @@ def broker_rows(
     later = [one._replace(replicas=changed.get(one.key, one.replicas)) for one in partitions]
     rows = []
     for broker in sorted(brokers):
-        row: dict[str, Any] = {"broker": broker.id, "rack": broker.rack}
+        row: dict[str, Any] = {"broker": broker.id, "rack": broker.rack, "machine": broker.machine}
         for suffix, state in (("", partitions), ("_after", later)):
             held = [one for one in state if broker.id in one.replicas]
             row[f"replicas{suffix}"] = len(held)

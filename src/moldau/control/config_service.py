@@ -30,7 +30,7 @@ from moldau.model import log_events as events
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 from moldau.model.log_levels import LogLevel, LogLevels
-from moldau.model.topology import HTTP_ADDRESS_SETTING, STATE_SETTING
+from moldau.model.topology import HTTP_ADDRESS_SETTING, MACHINE_SETTING, STATE_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +139,9 @@ class ConfigService:
             registered = self._metadata.image.brokers[broker]
             state = registered.state.name.lower()
             entries.append(fixed_entry(STATE_SETTING, state, "Active, or draining."))
+            if registered.machine is not None:
+                meaning = "Brokers with the same one fail together."
+                entries.append(fixed_entry(MACHINE_SETTING, registered.machine, meaning))
             if registered.http is not None:
                 meaning = "Where clients of Kafka's protocol find the HTTP API of the broker."
                 entries.append(fixed_entry(HTTP_ADDRESS_SETTING, str(registered.http), meaning))

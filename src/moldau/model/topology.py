@@ -18,6 +18,9 @@ HTTP_ADDRESS_SETTING: Final = "moldau.http.address"
 STATE_SETTING: Final = "moldau.broker.state"
 """The read-only setting with the state of a broker: active or draining."""
 
+MACHINE_SETTING: Final = "moldau.broker.machine"
+"""The read-only setting with the machine of a broker, if it is known."""
+
 NO_BROKER: Final = -1
 """The id of leader or controller while there is none."""
 

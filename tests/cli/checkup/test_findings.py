@@ -102,6 +102,33 @@ def test_a_healthy_cluster_has_no_problem():
     assert {"partitions", "copies", "leaders", "clocks", "disk", "groups"} <= checks
 
 
+def on_machines(names: str, *parts: TopologyPartition) -> ClusterFacts:
+    brokers = [broker(number) for number in range(1, len(names) + 1)]
+    return cluster(
+        *(
+            replace(one, broker=msgspec.structs.replace(one.broker, machine=name))
+            for one, name in zip(brokers, names, strict=True)
+        ),
+        parts=parts,
+    )
+
+
+def test_copies_on_one_machine_are_found_while_another_machine_has_none():
+    near, apart = part(0, 1, 1, 2), part(1, 2, 2, 3)
+    (found,) = [one for one in judge(on_machines("aab", near, apart)) if one.check == "machines"]
+    assert found.verdict is CheckStatus.WARNING
+    assert "1 partition with two replicas on one machine" in found.detail
+    assert "orders:0" in found.detail
+    assert "moldau partition plan" in found.hint
+    alone = judge(on_machines("aa", near))
+    assert not [one for one in alone if one.check == "machines"], "there is no other machine"
+    full = judge(on_machines("aab", part(0, 1, 1, 2, 3)))
+    assert [one.verdict for one in full if one.check == "machines"] == [CheckStatus.OK]
+    leaving = part(0, 1, 1, 2, 3, adding=(3,), removing=(2,))
+    moving = judge(on_machines("aab", leaving))
+    assert [one.verdict for one in moving if one.check == "machines"] == [CheckStatus.OK]
+
+
 POSITION = IdlePosition(topic="orders", partition=4, committed=7, commit_ms=1, lag=9)
 TROUBLE, WARNING = CheckStatus.TROUBLE, CheckStatus.WARNING
 

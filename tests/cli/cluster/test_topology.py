@@ -10,7 +10,7 @@ import pytest
 
 from moldau.cli.check_result import CheckStatus
 from moldau.cli.cluster.problems import problems
-from moldau.cli.cluster.topology import behind, single_copies
+from moldau.cli.cluster.topology import behind, shared_machines, single_copies
 from moldau.cli.doctor import check_cluster
 from moldau.cli.errors import ExitCode
 from moldau.model.cluster_problems import Problem
@@ -338,3 +338,18 @@ def test_doctor_checks_the_cluster_of_a_broker(stand_in, nobody):
     (silent,) = check_cluster(Endpoint(host, int(port)))
     assert silent.verdict is CheckStatus.WARNING
     assert "http.addr" in silent.hint
+
+
+def test_a_machine_counts_as_free_only_if_it_may_hold_a_replica():
+    parts = [part(0, (1, 2))]
+    for other, expected in (
+        (broker(3, machine="b"), ["orders:0"]),
+        (broker(3), ["orders:0"]),
+        (broker(3, machine="b", alive=False), []),
+        (broker(3, machine="b", state="draining"), []),
+        (broker(3, machine="a"), []),
+    ):
+        brokers = [broker(1, machine="a"), broker(2, machine="a"), other]
+        assert shared_machines(topology(brokers, parts)) == expected
+    unknown = [broker(1), broker(2), broker(3)]
+    assert shared_machines(topology(unknown, parts)) == []

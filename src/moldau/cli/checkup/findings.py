@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.cli.check_result import CheckResult, ok, trouble, warning
 from moldau.cli.checkup.facts import BrokerFacts, ClusterFacts
-from moldau.cli.cluster.topology import headline, single_copies
+from moldau.cli.cluster.topology import headline, shared_machines, single_copies
 from moldau.cli.output import counted, format_bytes
 from moldau.model.broker_report import FILES_BESIDE_CONNECTIONS
 from moldau.model.topology import NO_BROKER
@@ -210,6 +210,20 @@ def _copies(facts: ClusterFacts) -> Iterator[CheckResult]:
         f"add replicas, topic by topic: {single.command}",
         "a disk failure loses its messages",
     )
+
+
+def _machines(facts: ClusterFacts) -> Iterator[CheckResult]:
+    names = shared_machines(facts.topology)
+    if names:
+        yield warning(
+            "machines",
+            f"{counted(len(names), 'partition')} with two replicas on one machine, while another "
+            f"machine has none: {_named(names)}",
+            "moldau partition plan --file plan.json, then: moldau partition apply plan.json",
+            "a machine that fails takes several copies with it",
+        )
+    elif len({one.machine or one.id for one in facts.topology.brokers}) > 1:
+        yield ok("machines", "no machine has two copies that could be apart")
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckResult]:
@@ -422,6 +436,7 @@ _CHECKS: Final[Iterable[Callable[[ClusterFacts], Iterator[CheckResult]]]] = (
     _brokers,
     _partitions,
     _copies,
+    _machines,
     _leaders,
     _clocks,
     _disks,

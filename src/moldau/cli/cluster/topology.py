@@ -173,6 +173,20 @@ def single_copies(topology: "Topology") -> SingleCopies | None:
     return SingleCopies(f"{shown}{more} {have}", f"moldau partition move {names[0]} --to {brokers}")
 
 
+def shared_machines(topology: "Topology") -> list[str]:
+    """Partitions with two replicas on a machine, while another one that may hold one has none."""
+    places = {one.id: one.machine or one.id for one in topology.brokers}
+    usable = {places[one.id] for one in topology.brokers if one.alive and one.state == "active"}
+    found = []
+    for topic in topology.topics:
+        for part in topic.partitions:
+            replicas = [one for one in part.replicas if one not in part.removing]
+            used = {places.get(one, one) for one in replicas}
+            if len(used) < len(replicas) and not usable <= used:
+                found.append(f"{topic.name}:{part.partition}")
+    return found
+
+
 def behind(topology: "Topology", number: int) -> list[str]:
     """Partitions whose replica on this broker is not in sync."""
     return [

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from moldau.client.errors import NotFoundError, TimedOutError, UnreachableError, code_name
 from moldau.client.wire.client import ADMIN_SECONDS_MAX, WireAdmin, check_code
 from moldau.model.errors import ErrorCode
-from moldau.model.topology import STATE_SETTING
+from moldau.model.topology import MACHINE_SETTING, STATE_SETTING
 from moldau.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -99,6 +99,7 @@ class ClusterBroker(NamedTuple):
     sizes: "Mapping[Part, int] | None" = None
     total_bytes: int = -1
     free_bytes: int = -1
+    machine: str | None = None
 
 
 class ClusterPlaces(NamedTuple):
@@ -140,7 +141,7 @@ class PartitionAdmin(WireAdmin):
         resource = DescribeConfigsResource(
             resource_type=_BROKER_RESOURCE,
             resource_name=str(number),
-            configuration_keys=[STATE_SETTING],
+            configuration_keys=[STATE_SETTING, MACHINE_SETTING],
         )
         try:
             connection = self._client.broker(number)
@@ -154,12 +155,12 @@ class PartitionAdmin(WireAdmin):
         except (UnreachableError, TimedOutError):
             return ClusterBroker(number, rack)
         found = dirs.results
+        values = {one.name: one.value for each in settings.results for one in each.configs}
         return ClusterBroker(
             number,
             rack,
-            is_draining=any(
-                one.value == "draining" for each in settings.results for one in each.configs
-            ),
+            is_draining=values.get(STATE_SETTING) == "draining",
+            machine=values.get(MACHINE_SETTING),
             sizes={
                 (topic.name, part.partition_index): part.partition_size
                 for each in found
