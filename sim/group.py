@@ -5,7 +5,7 @@ disk; the group's owner only records its callbacks. For scripts that follow the 
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from moldau.log.disk_log import open_disk_log
@@ -58,9 +58,13 @@ class _Workers:
         self._loop = loop
         self._disk = disk
         self.is_stalled = False
-        self._waiting: list[FlushWork] = []
+        self._waiting: list[Callable[[], None]] = []
 
-    def run(self, work: FlushWork, running: int) -> None:
+    def run(self, works: Sequence[FlushWork]) -> None:
+        for work in works:
+            self._run(work)
+
+    def _run(self, work: FlushWork) -> None:
         step = self._disk.steps
 
         def flush() -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -72,11 +73,11 @@ class SimWorkers:
         self._begun: dict[int, tuple[FlushWork, int]] = {}
         self._numbers = 0
 
-    def run(self, run_command: FlushWork, running: int) -> None:
-        self._numbers += 1
-        number = self._numbers
-        self._begun[number] = (run_command, self._disk.steps)
-        self._loop.run_as_thread(self._flush_delay(), lambda: self._finish(number))
+    def run(self, works: Sequence[FlushWork]) -> None:
+        for work in works:
+            self._numbers += 1
+            self._begun[self._numbers] = (work, self._disk.steps)
+            self._loop.run_as_thread(self._flush_delay(), partial(self._finish, self._numbers))
 
     def _finish(self, number: int) -> None:
         begun = self._begun.pop(number, None)
@@ -206,7 +207,7 @@ class SimMachine(Machine):
     def open_directory(self, root: Path) -> tuple[Files, Lock]:
         return self._disk, _NoLock()
 
-    def flush_workers(self, threads_max: int) -> FlushWorkers | None:
+    def flush_workers(self, loop: AbstractEventLoop, threads_max: int) -> FlushWorkers | None:
         return SimWorkers(self._loop, self._disk, self._flush_delay)
 
     def log_cleaner(self, root: Path) -> LogCleaner:

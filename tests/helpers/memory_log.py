@@ -61,8 +61,15 @@ class MemoryFlush:
     def is_heavy(self) -> bool:
         return False
 
+    @property
+    def descriptor(self) -> int | None:
+        return None
+
     def run(self) -> None:
         pass
+
+    def failed(self, error: OSError) -> None:
+        raise AssertionError("there is no file to be synced")
 
 
 class MemoryCheck:

@@ -45,6 +45,13 @@ class HeldTask:
     def is_heavy(self) -> bool:
         return self.log.gate is not None
 
+    @property
+    def descriptor(self) -> int | None:
+        return None
+
+    def failed(self, error: OSError) -> None:
+        self.inner.failed(error)
+
     def __init__(self, log: HeldLog, inner: FlushTask) -> None:
         self.log = log
         self.inner = inner

@@ -1,6 +1,7 @@
 """The threads in which logs are flushed."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,6 +10,19 @@ from moldau.replica.flush_threads import FlushThreads
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.inprocess
+
+
+class Work:
+    descriptor = None
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run = run
+
+    def __call__(self) -> None:
+        self._run()
+
+    def synced(self, error: int) -> None:
+        raise AssertionError("threads do all of the work")
 
 
 def test_no_more_threads_than_allowed_and_than_needed() -> None:
@@ -20,16 +34,35 @@ def test_no_more_threads_than_allowed_and_than_needed() -> None:
         both.wait(wait_seconds_max())
         names.add(threading.current_thread().ident)
 
-    for running in (1, 2, 3, 4):
-        threads.run(work, running)
+    threads.run([Work(work)])
+    threads.run([Work(work), Work(work), Work(work)])
     threads.stop()
     assert len(names) == 2
+
+
+def test_works_of_one_call_run_at_the_same_time() -> None:
+    threads = FlushThreads(3)
+    for _ in range(2):
+        # The second time the threads are asleep already, or about to be.
+        together = threading.Barrier(4)
+        threads.run([Work(partial(together.wait, wait_seconds_max())) for _ in range(3)])
+        together.wait(wait_seconds_max())
+    threads.stop()
+
+
+def test_no_work_is_left_to_threads_that_fall_asleep() -> None:
+    threads = FlushThreads(2)
+    for _ in range(2000):
+        done = threading.Event()
+        threads.run([Work(done.set)])
+        assert done.wait(wait_seconds_max())
+    threads.stop()
 
 
 def test_the_stop_waits_for_what_was_begun() -> None:
     threads = FlushThreads(1)
     done: list[int] = []
     for number in range(5):
-        threads.run(partial(done.append, number), 1)
+        threads.run([Work(partial(done.append, number))])
     threads.stop()
     assert done == [0, 1, 2, 3, 4]

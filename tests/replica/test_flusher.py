@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from moldau.log.disk_log import open_disk_log
 from moldau.log.interface import FlushTask, LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import DiskFullError, StorageError
-from moldau.replica.flush_threads import FlushThreads
+from moldau.replica.flush_threads import FlushThreads, FlushWork, FlushWorkers
 from moldau.replica.flusher import Flusher, FlushHandle
 from moldau.testing.logs import append
 from moldau.testing.replicas import ManualClock, lead_replica, make_driver
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.inprocess
 
 class Task:
     is_heavy = False
+    descriptor: int | None = None
 
     def __init__(self, inner: FlushTask, run: Callable[[], None]) -> None:
         self.inner = inner
@@ -31,6 +32,9 @@ class Task:
     def run(self) -> None:
         self._run()
         self.inner.run()
+
+    def failed(self, error: OSError) -> None:
+        self.inner.failed(error)
 
 
 class TroubledLog(MemoryLog):
@@ -62,13 +66,16 @@ class TroubledLog(MemoryLog):
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, workers: FlushWorkers | None = None) -> None:
         self.failures: list[StorageError] = []
         self.defects: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
         self.flusher = Flusher(
-            loop=loop, clock=ManualClock(), workers=FlushThreads(2), on_failure=self.failures.append
+            loop=loop,
+            clock=ManualClock(),
+            workers=workers or FlushThreads(2),
+            on_failure=self.failures.append,
         )
         self.flushed: list[TroubledLog] = []
 
@@ -187,3 +194,58 @@ async def test_a_large_flush_never_runs_on_the_loop() -> None:
     # The first measures how long a small one takes: no time at all, by the clock of this test.
     assert [thread is main for thread in log.ran_in] == [False, True, False]
     world.flusher.stop()
+
+
+class Waiting:
+    """Workers that begin nothing by themselves."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[FlushWork]] = []
+
+    def run(self, works: Sequence[FlushWork]) -> None:
+        self.calls.append(list(works))
+
+    def stop(self) -> None:
+        pass
+
+
+async def test_all_flushes_of_one_turn_are_handed_over_in_one_call() -> None:
+    workers = Waiting()
+    world = World(workers)
+    for _ in range(3):
+        log = TroubledLog()
+        append(log)
+        world.flusher.request(world.handle(log), 1)
+    await until(lambda: workers.calls, "they are handed over")
+    assert [len(works) for works in workers.calls] == [3]
+
+
+async def test_the_loop_is_told_once_of_all_that_ended_and_a_broken_callback_costs_no_other() -> (
+    None
+):
+    workers = Waiting()
+    world = World(workers)
+    loop = asyncio.get_running_loop()
+    told: list[object] = []
+    tell = loop.call_soon_threadsafe
+
+    def call(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+        told.append(callback)
+        return tell(callback, *args)
+
+    loop.call_soon_threadsafe = call  # type: ignore[method-assign, assignment]
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    logs = [TroubledLog(), TroubledLog()]
+    for log in logs:
+        append(log)
+    world.flusher.request(FlushHandle(logs[0], broken), 1)
+    world.flusher.request(world.handle(logs[1]), 1)
+    await until(lambda: workers.calls, "they are handed over")
+    for work in workers.calls[0]:
+        work()
+    await until(lambda: world.flushed, "the other is flushed")
+    assert (world.flushed, len(told)) == ([logs[1]], 1)
+    assert [type(error) for error in world.defects] == [ZeroDivisionError]

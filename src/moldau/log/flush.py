@@ -9,9 +9,11 @@ this package.
 import errno
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from moldau.log.control_journal import JournalFlush
 from moldau.log.filesystem import File, Files
+from moldau.log.os_filesystem import OsFile
 from moldau.log.segment import Segment
 from moldau.model.ids import Offset
 
@@ -97,6 +99,20 @@ class DataFlush:
         self.position = segment.position
         self.fill = fill
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file, if to sync it is all that run() does."""
+        if self._closed_files or self.fill is not None or self._directory is not None:
+            return None
+        file = self._file
+        # Other kinds of files do more in flush(), or have no descriptor.
+        if type(file) is not OsFile:
+            return None
+        # A log that was closed meanwhile: run() reports it.
+        with suppress(ValueError):
+            return file.fileno()
+        return None
+
     def run(self) -> None:
         # Older segments first: a mark must not survive without the data that it describes.
         for file in self._closed_files:
@@ -132,6 +148,14 @@ class DiskFlush:
         """Writes zeros ahead as well: must not run on the event loop."""
         return self.data is not None and self.data.fill is not None
 
+    @property
+    def descriptor(self) -> int | None:
+        return None if self.journal is not None or self.data is None else self.data.descriptor
+
+    def failed(self, error: OSError) -> None:
+        # The log rejects everything from now on: the state of the page cache is unknown.
+        self.failures.append(error)
+
     def run(self) -> None:
         try:
             # Data counts as flushed only together with the control entries before it.
@@ -140,6 +164,5 @@ class DiskFlush:
             if self.data is not None:
                 self.data.run()
         except OSError as error:
-            # The log rejects everything from now on: the state of the page cache is unknown.
-            self.failures.append(error)
+            self.failed(error)
             raise

@@ -100,8 +100,20 @@ class FlushTask(Protocol):
         """It also writes zeros ahead, up to a megabyte: must not run on the event loop."""
         ...
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file, if `run` would do nothing else than sync this one; None otherwise.
+
+        Who syncs it in another way calls `failed` in place of the exception.
+        """
+        ...
+
     def run(self) -> None:
         """Flush the covered bytes to disk. Raises OSError, which must not be retried."""
+        ...
+
+    def failed(self, error: OSError) -> None:
+        """The sync of `descriptor` failed: the log accepts nothing any more."""
         ...
 
 

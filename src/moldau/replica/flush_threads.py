@@ -1,18 +1,34 @@
 """The threads that flush logs: a few, started on demand."""
 
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
-FlushWork = Callable[[], None]
+
+class FlushWork(Protocol):
+    """One flush that must not block the event loop."""
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file, if to sync it is all the work, and the kernel may do it by itself."""
+        ...
+
+    def __call__(self) -> None:
+        """Do all of it, in any thread."""
+        ...
+
+    def synced(self, error: int) -> None:
+        """Called on the loop instead, when the file is synced: 0, or why it is not (errno)."""
+        ...
 
 
 class FlushWorkers(Protocol):
     """Runs work that must not block the event loop."""
 
-    def run(self, work: FlushWork, running: int) -> None:
-        """Queue the work; `running` counts unfinished work, including this one."""
+    def run(self, works: Sequence[FlushWork]) -> None:
+        """Queue the works of one turn of the loop; they run in parallel."""
         ...
 
     def stop(self) -> None:
@@ -21,27 +37,59 @@ class FlushWorkers(Protocol):
 
 
 class FlushThreads:
-    """Threads on a plain queue: the standard library's pool costs as much as a small flush."""
+    """Threads on a plain queue: the standard library's pool costs as much as a small flush.
+
+    A thread sleeps in its own lock when there is no work, and takes all that it finds before it
+    sleeps again.
+    """
 
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[FlushWork | None] = SimpleQueue()
+        self._works: deque[FlushWork] = deque()
+        self._idle: list[threading.Lock] = []
+        """Of the threads that sleep, or are about to. Who takes a lock from here releases it."""
+        self._is_stopping = False
 
-    def run(self, work: FlushWork, running: int) -> None:
-        if running > len(self._threads) and len(self._threads) < self._threads_max:
-            thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._queue.put(work)
+    def run(self, works: Sequence[FlushWork]) -> None:
+        self._works.extend(works)
+        for _ in works:
+            if not self._wake_one():
+                if len(self._threads) >= self._threads_max:
+                    return
+                thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _wake_one(self) -> bool:
+        try:
+            self._idle.pop().release()
+        except IndexError:
+            return False
+        return True
 
     def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()
+        works, idle = self._works, self._idle
+        wake = threading.Lock()
+        wake.acquire()
+        while True:
+            with suppress(IndexError):
+                while True:
+                    works.popleft()()
+            if self._is_stopping:
+                return
+            idle.append(wake)
+            if works or self._is_stopping:
+                # Came in between; without an entry in the list somebody has woken this thread.
+                with suppress(ValueError):
+                    idle.remove(wake)
+                    continue
+            wake.acquire()
 
     def stop(self) -> None:
-        for _ in self._threads:
-            self._queue.put(None)
+        self._is_stopping = True
+        while self._wake_one():
+            pass
         for thread in self._threads:
             thread.join()
         self._threads.clear()

@@ -1,25 +1,27 @@
 """Flushes logs: group commit, off the event loop.
 
-All replicas that were written to in one loop turn are flushed together, in parallel, by a few
-threads; the next flush covers what is appended meanwhile. The hand-off to a thread costs about as
-much as the flush of a few kilobytes on a good disk, so a small flush of a single log runs on the
-loop, as long as such flushes have proved to be fast.
+All replicas that were written to in one loop turn are flushed together, in parallel, by workers;
+the next flush covers what is appended meanwhile. The hand-off to a worker costs about as much as
+the flush of a few kilobytes on a good disk, so a small flush of a single log runs on the loop, as
+long as such flushes have proved to be fast. All that is handed over in one turn goes in one call,
+and threads that end flushes wake the loop once for all that have ended by then.
 
 A failed flush is never retried: after an error the page cache may mark lost bytes as clean. A flush
 that could not begin because the disk is full has lost nothing, and is retried.
 """
 
+import os
 from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Final
 
 from moldau.log.interface import FlushTask, PartitionLog
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError, StorageError
 from moldau.model.histogram import Histogram
-from moldau.replica.flush_threads import FlushWorkers
+from moldau.replica.flush_threads import FlushWork, FlushWorkers
 
 _INLINE_BYTES_MAX = 64 * 1024
 _INLINE_SECONDS_MAX = 0.000_25
@@ -43,8 +45,48 @@ class FlushHandle:
         """The log is being deleted: a running flush may fail because its files are deleted."""
 
 
+class _HandedFlush:
+    """A flush that was handed to the workers."""
+
+    __slots__ = ("_flusher", "failure", "handle", "is_small", "seconds", "started", "task")
+
+    def __init__(
+        self, flusher: "Flusher", handle: FlushHandle, task: FlushTask, is_small: bool
+    ) -> None:
+        self._flusher = flusher
+        self.handle = handle
+        self.task = task
+        self.is_small = is_small
+        self.started = flusher.monotonic()
+        self.seconds = 0.0
+        self.failure: OSError | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        return self.task.descriptor
+
+    def __call__(self) -> None:
+        # Report any failure: a broker that stops is better than a log that waits forever.
+        self.failure = OSError("internal error during the flush")
+        try:
+            self.task.run()
+            self.failure = None
+        except OSError as error:
+            self.failure = error
+        finally:
+            self.seconds = self._flusher.monotonic() - self.started
+            self._flusher.ended_in_thread(self)
+
+    def synced(self, error: int) -> None:
+        if error:
+            self.failure = OSError(error, os.strerror(error))
+            self.task.failed(self.failure)
+        self.seconds = self._flusher.monotonic() - self.started
+        self._flusher.ended(self)
+
+
 class Flusher:
-    """Flushes many logs from a few threads, or without threads at the end of each loop turn."""
+    """Flushes many logs by workers, or without any at the end of each loop turn."""
 
     def __init__(
         self,
@@ -56,7 +98,7 @@ class Flusher:
     ) -> None:
         """Without workers, logs are flushed on the loop."""
         self._loop = loop
-        self._clock = clock
+        self.monotonic: Final = clock.monotonic
         self._on_failure = on_failure
         self._dirty: list[FlushHandle] = []
         self._scheduled = False
@@ -64,6 +106,11 @@ class Flusher:
         self._small_flush_seconds = float("inf")
         self._small_flush_seconds_seen = False
         self._workers = workers
+        self._handed: list[FlushWork] = []
+        """Of this turn: handed over at its end."""
+        self._ended: deque[_HandedFlush] = deque()
+        """In threads; the loop has not seen them yet."""
+        self._is_loop_told = False
         self._stopped = False
         self.failed = False
         self.flushes_total = 0
@@ -103,6 +150,9 @@ class Flusher:
             for handle in dirty[begun:]:
                 handle.queued = False
                 self.request(handle, 0)
+            if self._handed and self._workers is not None:
+                handed, self._handed = self._handed, []
+                self._workers.run(handed)
 
     def _begin(self, handle: FlushHandle, alone: bool) -> None:
         if self.failed or self._stopped or handle.is_dropped:
@@ -127,60 +177,60 @@ class Flusher:
         else:
             handle.busy = True
             self._running += 1
-            self._workers.run(partial(self._work, handle, task, small), self._running)
+            self._handed.append(_HandedFlush(self, handle, task, small))
 
     def _run_inline(self, handle: FlushHandle, task: FlushTask) -> None:
-        started = self._clock.monotonic()
+        started = self.monotonic()
         try:
             task.run()
         except OSError as error:
             self.report(StorageError(f"flush failed: {error}"))
             return
-        seconds = self._clock.monotonic() - started
+        seconds = self.monotonic() - started
         self.seconds.add(seconds)
         self._measure(seconds)
         self._finish(handle, task)
 
-    def _work(self, handle: FlushHandle, task: FlushTask, small: bool) -> None:
-        """Runs in a thread."""
-        started = self._clock.monotonic()
-        failure: OSError | None = OSError("internal error during the flush")
-        try:
-            task.run()
-            failure = None
-        except OSError as error:
-            failure = error
-        finally:
-            # Report any failure: a broker that stops is better than a log that waits forever.
-            seconds = self._clock.monotonic() - started
+    # ---- what workers have ended
+
+    def ended_in_thread(self, flush: _HandedFlush) -> None:
+        """Called in a thread. One call of the loop handles all that have ended until it runs."""
+        self._ended.append(flush)
+        if not self._is_loop_told:
+            self._is_loop_told = True
             # If the loop is closed, nothing waits for this flush.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(
-                    self._on_worker_done, handle, task, failure, seconds, small
-                )
+                self._loop.call_soon_threadsafe(self._on_ended)
 
-    def _on_worker_done(
-        self,
-        handle: FlushHandle,
-        task: FlushTask,
-        failure: OSError | None,
-        seconds: float,
-        small: bool,
-    ) -> None:
+    def _on_ended(self) -> None:
+        # First: what ends from now on may be missed below.
+        self._is_loop_told = False
+        ended = self._ended
+        try:
+            while ended:
+                self.ended(ended.popleft())
+        finally:
+            if ended:
+                self._loop.call_soon(self._on_ended)
+
+    def ended(self, flush: _HandedFlush) -> None:
+        handle = flush.handle
         self._running -= 1
         handle.busy = False
         if handle.is_dropped:
             return
-        if failure is not None:
-            self.report(StorageError(f"flush failed: {failure}"))
+        if flush.failure is not None:
+            self.report(StorageError(f"flush failed: {flush.failure}"))
             return
-        self.seconds.add(seconds)
-        if small:
-            self._measure(seconds)
-        self._finish(handle, task)
-        if handle.again:
-            handle.again = False
-            self.request(handle, 0)
+        self.seconds.add(flush.seconds)
+        if flush.is_small:
+            self._measure(flush.seconds)
+        try:
+            self._finish(handle, flush.task)
+        finally:
+            if handle.again:
+                handle.again = False
+                self.request(handle, 0)
 
     def _finish(self, handle: FlushHandle, task: FlushTask) -> None:
         self.flushes_total += 1

@@ -107,7 +107,7 @@ class BrokerServer:
         self._flusher = Flusher(
             loop=self._loop,
             clock=clock,
-            workers=machine.flush_workers(config.log.flush_threads),
+            workers=machine.flush_workers(self._loop, config.log.flush_threads),
             on_failure=self._on_storage_failure,
         )
         self._loop_watch = machine.watch_loop(self._loop)

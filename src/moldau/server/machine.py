@@ -163,7 +163,7 @@ class Machine:
         files = OsFiles(root) if self.play is None else SlowFiles(str(root), self.play.delay)
         return files, lock
 
-    def flush_workers(self, threads_max: int) -> FlushWorkers | None:
+    def flush_workers(self, loop: AbstractEventLoop, threads_max: int) -> FlushWorkers | None:
         return FlushThreads(threads_max) if threads_max else None
 
     def log_cleaner(self, root: Path) -> LogCleaner:
