@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moldau.cli.main import main
+from moldau.log import kernel_sync
 
 FLAG_VARIABLE = "FAULTS_FSYNC_FLAG"
 TRACE_VARIABLE = "FAULTS_FSYNC_TRACE"
@@ -39,7 +40,8 @@ def _failing(call: Callable[[int], None], flag: str, trace: str) -> Callable[[in
 
 
 def inject(flag: str, trace: str) -> None:
-    """From now on the two calls look at the flag first."""
+    """From now on the two calls look at the flag first, and nothing is flushed in another way."""
+    kernel_sync.is_offered = False
     os.fsync = _failing(os.fsync, flag, trace)  # type: ignore[assignment]
     os.fdatasync = _failing(os.fdatasync, flag, trace)  # type: ignore[assignment]
 

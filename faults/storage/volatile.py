@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from moldau.cli.main import main
+from moldau.log import kernel_sync
 
 FLAG_VARIABLE: Final = "FAULTS_CUT_FLAG"
 PROOF_VARIABLE: Final = "FAULTS_CUT_PROOF"
@@ -83,6 +84,7 @@ class Cache:
 
     def install(self) -> None:
         """Stand between the process and the disk."""
+        kernel_sync.is_offered = False
         patched: dict[str, Any] = {
             "open": self._on_open,
             "unlink": self._on_unlink,

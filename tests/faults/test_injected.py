@@ -8,6 +8,8 @@ import pytest
 
 from faults.flags import put
 from faults.storage.injected import inject, refused
+from moldau.log import kernel_sync
+from moldau.log.kernel_sync import open_kernel_syncs
 
 pytestmark = pytest.mark.inprocess
 
@@ -19,8 +21,10 @@ def test_a_flag_fails_flushes_or_makes_them_slow(
 ) -> None:
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, getattr(os, name))
+    monkeypatch.setattr(kernel_sync, "is_offered", True)
     flag, trace = tmp_path / "flag", tmp_path / "trace"
     inject(str(flag), str(trace))
+    assert open_kernel_syncs() is None
     with (tmp_path / "data").open("wb") as data:
         os.fsync(data.fileno())
         assert refused(trace) == []

@@ -22,6 +22,7 @@ from moldau.data.cleaner_process import CleanerProcess
 from moldau.log.compaction.worker import WorkerCommand, WorkerReply
 from moldau.log.datadir import DirectoryLock
 from moldau.log.filesystem import Files
+from moldau.log.kernel_sync import KernelSyncs, open_kernel_syncs
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.slow_filesystem import SlowFiles
 from moldau.model.clock import Clock
@@ -34,7 +35,8 @@ from moldau.model.topology import (
 )
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.contexts import TlsContexts
-from moldau.replica.flush_threads import FlushThreads, FlushWorkers
+from moldau.replica.flush_threads import FlushThreads, FlushWork, FlushWorkers
+from moldau.replica.kernel_flushes import KernelFlushes
 from moldau.server.admin_token import make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
@@ -164,7 +166,11 @@ class Machine:
         return files, lock
 
     def flush_workers(self, loop: AbstractEventLoop, threads_max: int) -> FlushWorkers | None:
-        return FlushThreads(threads_max) if threads_max else None
+        if not threads_max:
+            return None
+        threads = FlushThreads(threads_max)
+        syncs: KernelSyncs[FlushWork] | None = open_kernel_syncs()
+        return threads if syncs is None else KernelFlushes(loop, syncs, threads)
 
     def log_cleaner(self, root: Path) -> LogCleaner:
         return CleanerProcess(str(root))
