@@ -83,6 +83,16 @@ async def test_a_client_gets_the_end_before_the_partitions_do() -> None:
     assert len(world.replica(A).markers) == 1
 
 
+async def test_markers_are_written_after_the_turn_that_sends_the_response() -> None:
+    world = await TransactionWorld().ready()
+    await end(world, await opened(world))
+    seen: list[int] = []
+    # As a connection does with responses.
+    asyncio.get_running_loop().call_soon(lambda: seen.append(len(world.replica(A).markers)))
+    await world.settle()
+    assert (seen, len(world.replica(A).markers)) == ([0], 1)
+
+
 async def test_markers_of_version_2_say_so_and_bear_the_next_epoch() -> None:
     world = await TransactionWorld().ready()
     one = await producer(world)

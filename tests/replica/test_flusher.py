@@ -220,18 +220,18 @@ async def test_all_flushes_of_one_turn_are_handed_over_in_one_call() -> None:
     assert [len(works) for works in workers.calls] == [3]
 
 
-async def test_the_loop_is_told_once_of_all_that_ended_and_a_broken_callback_costs_no_other() -> (
+async def test_the_loop_wakes_once_for_all_that_ended_and_a_broken_callback_costs_no_other() -> (
     None
 ):
     workers = Waiting()
     world = World(workers)
     loop = asyncio.get_running_loop()
-    told: list[object] = []
-    tell = loop.call_soon_threadsafe
+    calls: list[object] = []
+    original = loop.call_soon_threadsafe
 
     def call(callback: Callable[..., object], *args: object) -> asyncio.Handle:
-        told.append(callback)
-        return tell(callback, *args)
+        calls.append(callback)
+        return original(callback, *args)
 
     loop.call_soon_threadsafe = call  # type: ignore[method-assign, assignment]
 
@@ -247,5 +247,5 @@ async def test_the_loop_is_told_once_of_all_that_ended_and_a_broken_callback_cos
     for work in workers.calls[0]:
         work()
     await until(lambda: world.flushed, "the other is flushed")
-    assert (world.flushed, len(told)) == ([logs[1]], 1)
+    assert (world.flushed, len(calls)) == ([logs[1]], 1)
     assert [type(error) for error in world.defects] == [ZeroDivisionError]

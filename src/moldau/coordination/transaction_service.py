@@ -84,8 +84,9 @@ class TransactionCoordinatorHost(CoordinatorHost[TransactionCoordinator, Event, 
     def _execute(self, effect: object) -> None:
         if isinstance(effect, WriteMarkers):
             # The client gets its response first: while it prepares the next transaction, the
-            # markers are written and flushed.
-            self._loop.call_soon(self._send_markers, effect)
+            # markers are written and flushed. Two turns later: the next one makes the response,
+            # and the connection sends it at the end of that.
+            self._loop.call_soon(self._loop.call_soon, self._send_markers, effect)
 
     def _send_markers(self, effect: WriteMarkers) -> None:
         if self.is_over:

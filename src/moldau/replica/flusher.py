@@ -110,7 +110,7 @@ class Flusher:
         """Of this turn: handed over at its end."""
         self._ended: deque[_HandedFlush] = deque()
         """In threads; the loop has not seen them yet."""
-        self._is_loop_told = False
+        self._is_loop_woken = False
         self._stopped = False
         self.failed = False
         self.flushes_total = 0
@@ -196,15 +196,15 @@ class Flusher:
     def ended_in_thread(self, flush: _HandedFlush) -> None:
         """Called in a thread. One call of the loop handles all that have ended until it runs."""
         self._ended.append(flush)
-        if not self._is_loop_told:
-            self._is_loop_told = True
+        if not self._is_loop_woken:
+            self._is_loop_woken = True
             # If the loop is closed, nothing waits for this flush.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._on_ended)
 
     def _on_ended(self) -> None:
         # First: what ends from now on may be missed below.
-        self._is_loop_told = False
+        self._is_loop_woken = False
         ended = self._ended
         try:
             while ended:

@@ -240,7 +240,12 @@ class StorageConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = SECOND_MS
     flush_threads: Annotated[
-        int, Setting("Threads that flush partitions in parallel.", min=1, max=64)
+        int,
+        Setting(
+            "Threads that flush partitions in parallel, where the kernel cannot do it by itself.",
+            min=1,
+            max=64,
+        ),
     ] = 4
     segment_bytes: Annotated[
         int,
