@@ -60,7 +60,7 @@ class _Workers:
         self.is_stalled = False
         self._waiting: list[Callable[[], None]] = []
 
-    def run(self, works: Sequence[FlushWork]) -> None:
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
         for work in works:
             self._run(work)
 

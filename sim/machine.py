@@ -73,7 +73,7 @@ class SimWorkers:
         self._begun: dict[int, tuple[FlushWork, int]] = {}
         self._numbers = 0
 
-    def run(self, works: Sequence[FlushWork]) -> None:
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
         for work in works:
             self._numbers += 1
             self._begun[self._numbers] = (work, self._disk.steps)

@@ -34,8 +34,8 @@ def test_no_more_threads_than_allowed_and_than_needed() -> None:
         both.wait(wait_seconds_max())
         names.add(threading.current_thread().ident)
 
-    threads.run([Work(work)])
-    threads.run([Work(work), Work(work), Work(work)])
+    threads.run([Work(work)], 1)
+    threads.run([Work(work), Work(work), Work(work)], 4)
     threads.stop()
     assert len(names) == 2
 
@@ -45,7 +45,7 @@ def test_works_of_one_call_run_at_the_same_time() -> None:
     for _ in range(2):
         # The second time the threads are asleep already, or about to be.
         together = threading.Barrier(4)
-        threads.run([Work(partial(together.wait, wait_seconds_max())) for _ in range(3)])
+        threads.run([Work(partial(together.wait, wait_seconds_max())) for _ in range(3)], 3)
         together.wait(wait_seconds_max())
     threads.stop()
 
@@ -54,7 +54,7 @@ def test_no_work_is_left_to_threads_that_fall_asleep() -> None:
     threads = FlushThreads(2)
     for _ in range(2000):
         done = threading.Event()
-        threads.run([Work(done.set)])
+        threads.run([Work(done.set)], 1)
         assert done.wait(wait_seconds_max())
     threads.stop()
 
@@ -63,6 +63,6 @@ def test_the_stop_waits_for_what_was_begun() -> None:
     threads = FlushThreads(1)
     done: list[int] = []
     for number in range(5):
-        threads.run([Work(partial(done.append, number))])
+        threads.run([Work(partial(done.append, number))], 1)
     threads.stop()
     assert done == [0, 1, 2, 3, 4]

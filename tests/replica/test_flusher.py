@@ -202,7 +202,7 @@ class Waiting:
     def __init__(self) -> None:
         self.calls: list[list[FlushWork]] = []
 
-    def run(self, works: Sequence[FlushWork]) -> None:
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
         self.calls.append(list(works))
 
     def stop(self) -> None:

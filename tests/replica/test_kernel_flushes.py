@@ -2,7 +2,7 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,9 +49,9 @@ class Threads(FlushThreads):
         super().__init__(2)
         self.ran = 0
 
-    def run(self, works: object) -> None:
-        self.ran += len(works)  # type: ignore[arg-type]
-        super().run(works)  # type: ignore[arg-type]
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
+        self.ran += len(works)
+        super().run(works, running)
 
 
 class World:
@@ -60,6 +60,7 @@ class World:
             self.syncs, self.threads = Counting(), Threads()
         except OSError as error:
             pytest.skip(f"this kernel has no asynchronous I/O for us: {error}")
+        self.clock = ManualClock()
         self.failures: list[StorageError] = []
         self.defects: list[object] = []
         self.flushed: list[PartitionLog] = []
@@ -67,17 +68,17 @@ class World:
         loop.set_exception_handler(lambda _, context: self.defects.append(context["exception"]))
         self.flusher = Flusher(
             loop=loop,
-            clock=ManualClock(),
+            clock=self.clock,
             workers=KernelFlushes(loop, self.syncs, self.threads),
             on_failure=self.failures.append,
         )
 
-    async def flush(self, logs: list[PartitionLog]) -> None:
+    async def flush(self, logs: list[PartitionLog], size: int = 1) -> None:
         """Append to all of them in one turn, and wait for the flush of each."""
         wanted = len(self.flushed) + len(logs)
         for log in logs:
             append(log)
-            self.flusher.request(self.handle(log), 1)
+            self.flusher.request(self.handle(log), size)
         await until(lambda: len(self.flushed) >= wanted, "all are flushed")
 
     def handle(self, log: PartitionLog, flushed: Callable[[], None] | None = None) -> FlushHandle:
@@ -99,6 +100,33 @@ async def test_plain_syncs_of_one_turn_are_one_call_and_threads_do_the_rest(tmp_
     assert (world.threads.ran, world.syncs.calls[1:]) == (3, [3, 3, 3])
     assert [log.flushed_offset for log in logs] == [4, 4, 4]
     assert (world.failures, world.defects) == ([], [])
+    world.flusher.stop()
+
+
+async def test_a_lone_flush_runs_in_a_thread(tmp_path: Path) -> None:
+    world = World()
+    logs = _logs(OsFiles(tmp_path))
+    await world.flush(logs)
+    for log in logs:
+        # Too large for the loop.
+        await world.flush([log], 1 << 20)
+    assert (world.threads.ran, sum(world.syncs.calls)) == (6, 0)
+    world.flusher.stop()
+
+
+async def test_only_flushes_of_this_process_tell_how_quick_the_disk_is(tmp_path: Path) -> None:
+    world = World()
+    logs = _logs(OsFiles(tmp_path))
+    await world.flush(logs)
+    for log in logs:
+        append(log)
+        world.flusher.request(world.handle(log), 1)
+    await asyncio.sleep(0)
+    # The loop is busy for a second before it sees them.
+    world.clock.steady += 1
+    await until(lambda: len(world.flushed) == 6, "all are flushed")
+    assert (world.syncs.calls[-1], world.flusher.small_flush_seconds) == (3, 0)
+    assert world.flusher.seconds.sum == 3
     world.flusher.stop()
 
 

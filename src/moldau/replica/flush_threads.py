@@ -27,8 +27,11 @@ class FlushWork(Protocol):
 class FlushWorkers(Protocol):
     """Runs work that must not block the event loop."""
 
-    def run(self, works: Sequence[FlushWork]) -> None:
-        """Queue the works of one turn of the loop; they run in parallel."""
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
+        """Queue the works of one turn of the loop; they run in parallel.
+
+        `running` counts all that have not ended, including these.
+        """
         ...
 
     def stop(self) -> None:
@@ -51,7 +54,7 @@ class FlushThreads:
         """Of the threads that sleep, or are about to. Who takes a lock from here releases it."""
         self._is_stopping = False
 
-    def run(self, works: Sequence[FlushWork]) -> None:
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
         self._works.extend(works)
         for _ in works:
             if not self._wake_one():

@@ -66,6 +66,8 @@ class _HandedFlush:
         return self.task.descriptor
 
     def __call__(self) -> None:
+        # What counts is the disk, not how busy the threads are.
+        self.started = self._flusher.monotonic()
         # Report any failure: a broker that stops is better than a log that waits forever.
         self.failure = OSError("internal error during the flush")
         try:
@@ -82,6 +84,8 @@ class _HandedFlush:
             self.failure = OSError(error, os.strerror(error))
             self.task.failed(self.failure)
         self.seconds = self._flusher.monotonic() - self.started
+        # It took until the loop saw it: this says too little of the disk.
+        self.is_small = False
         self._flusher.ended(self)
 
 
@@ -152,7 +156,7 @@ class Flusher:
                 self.request(handle, 0)
             if self._handed and self._workers is not None:
                 handed, self._handed = self._handed, []
-                self._workers.run(handed)
+                self._workers.run(handed, self._running)
 
     def _begin(self, handle: FlushHandle, alone: bool) -> None:
         if self.failed or self._stopped or handle.is_dropped:

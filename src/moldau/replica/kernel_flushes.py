@@ -21,7 +21,12 @@ class KernelFlushes:
         self._ended: deque[tuple[FlushWork, int]] = deque()
         loop.add_reader(syncs.descriptor, self._on_ready)
 
-    def run(self, works: Sequence[FlushWork]) -> None:
+    def run(self, works: Sequence[FlushWork], running: int) -> None:
+        if running == 1:
+            # On a busy machine a thread of this process is sooner on a processor than the kernel's,
+            # and no other thread wants the interpreter lock.
+            self._threads.run(works, running)
+            return
         syncs = self._syncs
         others = []
         for work in works:
@@ -30,7 +35,7 @@ class KernelFlushes:
                 others.append(work)
         others += syncs.submit()
         if others:
-            self._threads.run(others)
+            self._threads.run(others, running)
 
     def _on_ready(self) -> None:
         self._ended += self._syncs.ended()
