@@ -55,6 +55,9 @@ from moldau.leases.tokens import Token
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_DAYS_MAX
 
+# Creates a NamedTuple without its slower constructor.
+_new = tuple.__new__
+
 _EXPIRED_LAST = "the last lease expired"
 _EVICTED_LAST = "the worker of the last attempt disconnected"
 _TRIED_ENOUGH = "the maximum number of attempts was reached"
@@ -145,37 +148,41 @@ def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
     # A dead letter counts as a lease until it is moved: if the dead-letter topic is unavailable,
     # deliveries stop, and memory stays bounded.
     room = config.leases_max - state.leased_count - state.dead_count
+    count_left = command.count_max
     leases: list[Lease] = []
-
-    def lease(offset: Offset, attempts: int) -> None:
-        draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
-        leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
-
     for offset, entry in state.due(command.now):
-        if room == 0 or len(leases) == command.count_max:
+        if room == 0 or not count_left:
             break
         room -= 1
         if entry.attempts >= config.attempts_max:
             # attempts_max was lowered.
             draft.put(offset, Dead(entry.attempts, _TRIED_ENOUGH))
         else:
-            lease(offset, entry.attempts + 1)
+            count_left -= 1
+            attempts = entry.attempts + 1
+            draft.put(offset, Leased(attempts, command.member, deadline, state.epoch))
+            leases.append(Lease(Token(checksum, state.epoch, offset, attempts), deadline))
     is_full = room == 0
-    open_count = len(state.open)
+    open_count, open_max = len(state.open), config.open_max
+    first_leases: list[Offset] = []
     for offset, deliver_at, fault in _fresh(state, command.read):
         draft.next = offset
         if deliver_at > command.now + DELIVER_MS_MAX:
             deliver_at, fault = NO_TIMESTAMP, _TOO_LATE
-        if not fault and _belongs_in_bucket(draft, deliver_at, command.now, open_count):
+        if (
+            not fault
+            and deliver_at != NO_TIMESTAMP
+            and _belongs_in_bucket(draft, deliver_at, command.now, open_count)
+        ):
             span_ms = span_for(deliver_at - command.now)
             if draft.add_to_bucket(offset, deliver_at, draft.bucket_for(deliver_at), span_ms):
                 continue
             is_full = True
             break
         is_now = deliver_at <= command.now
-        if is_now and not fault and len(leases) == command.count_max:
+        if is_now and not fault and not count_left:
             break
-        if open_count >= config.open_max or (is_now and room == 0):
+        if open_count >= open_max or (is_now and room == 0):
             is_full = True
             break
         open_count += 1
@@ -184,12 +191,20 @@ def _poll(draft: Draft, checksum: int, command: Poll) -> CommandResult:
         if fault:
             draft.put(offset, Dead(0, _truncate(fault, config.text_bytes_max)))
         elif is_now:
-            lease(offset, 1)
+            count_left -= 1
+            first_leases.append(offset)
         else:
             draft.put(offset, Waiting(0, deliver_at))
     else:
         if command.read.first <= draft.next:
             draft.next = max(draft.next, command.read.end)
+    # One lease for all: they differ in their offsets only.
+    epoch = state.epoch
+    draft.put_all(first_leases, Leased(1, command.member, deadline, epoch))
+    leases += [
+        _new(Lease, (_new(Token, (checksum, epoch, offset, 1)), deadline))
+        for offset in first_leases
+    ]
     return GrantedLeases(leases=tuple(leases), is_full=is_full)
 
 
@@ -323,11 +338,12 @@ def _fresh(state: QueueState, read: LogSlice) -> Iterator[LogMessage]:
     """Messages at or after `next`; none if there is a gap between `next` and the slice."""
     if read.first > state.next:
         return
-    position = state.next
+    position, end = state.next, read.end
     for message in read.messages:
-        if position <= message.offset < read.end:
+        offset = message[0]
+        if position <= offset < end:
             yield message
-            position = Offset(message.offset + 1)
+            position = Offset(offset + 1)
 
 
 # ---- commands of workers
@@ -340,20 +356,21 @@ def _settle(draft: Draft, checksum: int, command: Ack | Nack | Extend) -> Comman
     if isinstance(command, Nack) and not BACKOFF <= command.delay_ms <= config.delay_ms_max:
         return CommandRefused(Refusal.BAD_ARGUMENT)
     refusals: list[Refusal] = []
+    is_ack, none = isinstance(command, Ack), Refusal.NONE
+    member, now = command.member, command.now
     for token in command.tokens:
-        found = _check_token(draft, checksum, token, command.member, command.now)
+        found = _check_token(draft, checksum, token, member, now)
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
-        refusals.append(Refusal.NONE)
-        match command:
-            case Ack():
-                draft.settle(token.offset)
-            case Nack():
-                draft.put(token.offset, _nacked(config, found, command))
-            case Extend():
-                deadline = TimestampMs(command.now + command.visibility_ms)
-                draft.put(token.offset, msgspec.structs.replace(found, deadline=deadline))
+        refusals.append(none)
+        if is_ack:
+            draft.settle(token.offset)
+        elif isinstance(command, Nack):
+            draft.put(token.offset, _nacked(config, found, command))
+        elif isinstance(command, Extend):
+            deadline = TimestampMs(now + command.visibility_ms)
+            draft.put(token.offset, msgspec.structs.replace(found, deadline=deadline))
     return SettleResult(refusals=tuple(refusals))
 
 
@@ -361,27 +378,36 @@ def _check_token(
     draft: Draft, checksum: int, token: Token, member: str, now: TimestampMs
 ) -> Leased | Refusal:
     """The lease that the token is valid for, or why it is not."""
-    if token.queue_checksum != checksum:
+    token_checksum, epoch, offset, attempt = token
+    if token_checksum != checksum:
         return Refusal.OTHER_QUEUE
-    entry = draft.get(token.offset)
+    entry = draft.get(offset)
+    if (
+        isinstance(entry, Leased)
+        and attempt == entry.attempts
+        and epoch == entry.epoch
+        and member == entry.holder
+        and now < entry.deadline
+    ):
+        return entry
     if isinstance(entry, Dead):
         return Refusal.DEAD
     if entry is None:
-        if draft.state.was_dead_lettered(token.offset):
+        if draft.state.was_dead_lettered(offset):
             return Refusal.DEAD
         # Checked before the epoch: a worker that retries a lost ack must get SETTLED.
-        return Refusal.SETTLED if token.offset < draft.next else Refusal.NEVER_DELIVERED
-    if token.attempt > entry.attempts:
-        is_lost = token.epoch < draft.state.epoch
+        return Refusal.SETTLED if offset < draft.next else Refusal.NEVER_DELIVERED
+    if attempt > entry.attempts:
+        is_lost = epoch < draft.state.epoch
         return Refusal.OTHER_EPOCH if is_lost else Refusal.NEVER_DELIVERED
-    if isinstance(entry, Waiting) or token.attempt < entry.attempts:
+    if isinstance(entry, Waiting) or attempt < entry.attempts:
         return Refusal.EXPIRED
-    if token.epoch != entry.epoch:
+    if epoch != entry.epoch:
         return Refusal.OTHER_EPOCH
     if entry.holder != member:
         return Refusal.NOT_HOLDER
     # ExpireDue may run later; an expired lease must not settle anything in the meantime.
-    return Refusal.EXPIRED if entry.deadline <= now else entry
+    return Refusal.EXPIRED
 
 
 def _nacked(config: QueueConfig, lease: Leased, command: Nack) -> Open:

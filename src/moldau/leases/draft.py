@@ -1,5 +1,7 @@
 """The changes of a decision that is being made, as an overlay over an unchanged state."""
 
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -46,6 +48,10 @@ class Draft:
 
     def put(self, offset: Offset, entry: Open) -> None:
         self._opened[offset] = entry
+
+    def put_all(self, offsets: Iterable[Offset], entry: Open) -> None:
+        """The same for all of them."""
+        self._opened.update(dict.fromkeys(offsets, entry))
 
     # ---- buckets
 
@@ -121,5 +127,4 @@ class Draft:
         )
 
 
-def _offset_of(item: tuple[Offset, Open]) -> Offset:
-    return item[0]
+_offset_of: Final[Callable[[tuple[Offset, Open]], Offset]] = itemgetter(0)

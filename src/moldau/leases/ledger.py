@@ -71,7 +71,9 @@ class Ledger:
 
         Raises CorruptionError for bytes that cannot be decoded.
         """
-        heads = [_head(*record) for record in records]
+        return self._check([_head(*record) for record in records])
+
+    def _check(self, heads: list[RecordHead]) -> Refusal:
         is_consecutive = all(
             (after.queue, after.epoch, after.sequence)
             == (before.queue, before.epoch, before.sequence + 1)
@@ -91,9 +93,9 @@ class Ledger:
 
     def apply(self, key: bytes, value: bytes) -> bool:
         """The record is committed. False: it was not checked, or another one came in between."""
-        if self.check((key, value)) is not Refusal.NONE:
-            return False
         head = _head(key, value)
+        if self._check([head]) is not Refusal.NONE:
+            return False
         if head.is_snapshot:
             self._queues[head.queue] = _StoredQueue(head, (key, value))
         else:

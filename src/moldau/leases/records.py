@@ -10,6 +10,7 @@ the distance from the previous one.
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from moldau.leases.delay_buckets import SPANS_MS, DelayBucket
@@ -35,8 +36,11 @@ _VARINT_BITS_MAX: Final = 63
 _SETTLED_MAX: Final = 1_000_000
 """Far above open_max: a run in a corrupt record must not fill the memory."""
 _LEASED, _WAITING, _DEAD = range(3)
+_NAMES_REMEMBERED_MAX: Final = 512
+"""Queues in use: each record has the name of its queue in its key."""
 
 
+@lru_cache(maxsize=_NAMES_REMEMBERED_MAX)
 def queue_key(queue: QueueId) -> bytes:
     """The queue's name in every key; tokens contain its checksum. Raises RefusedError."""
     group = queue.group.encode()
@@ -81,15 +85,13 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
 
     Raises CorruptionError.
     """
-    reader = Reader(key)
-    kind = reader.int16()
-    if kind not in (_SNAPSHOT_KEY, _CHANGE_KEY):
+    kind = Reader(key).int16()
+    if kind == _SNAPSHOT_KEY:
+        queue, slot = _queue_of(key[2:]), b""
+    elif kind == _CHANGE_KEY:
+        queue, slot = _queue_of(key[2:-2]), key[-2:]
+    else:
         return None
-    group, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
-    slot = b"" if kind == _SNAPSHOT_KEY else struct.pack(">h", reader.int16())
-    if not group:
-        raise CorruptionError("queue record without a group name")
-    queue = QueueId(group, TopicId(topic_id), PartitionIndex(partition))
     if value is None:
         return queue
     if len(value) < _HEAD.size:
@@ -109,6 +111,17 @@ def decode_head(key: bytes, value: bytes | None) -> RecordHead | QueueId | None:
     return RecordHead(queue, sequence, Epoch(epoch), is_snapshot)
 
 
+@lru_cache(maxsize=_NAMES_REMEMBERED_MAX)
+def _queue_of(name: bytes) -> QueueId:
+    reader = Reader(name)
+    group, topic_id, partition = reader.string(), reader.uuid(), reader.int32()
+    if not group:
+        raise CorruptionError("queue record without a group name")
+    if not reader.is_at_end:
+        raise CorruptionError("queue record has a key with bytes after its end")
+    return QueueId(group, TopicId(topic_id), PartitionIndex(partition))
+
+
 def decode(key: bytes, value: bytes | None) -> QueueRecord | QueueId | None:
     """The record; otherwise as `decode_head`. Raises CorruptionError."""
     head = decode_head(key, value)
@@ -124,16 +137,21 @@ def _slot(sequence: int) -> bytes:
 
 
 def _encode_value(record: QueueRecord) -> bytes:
-    base = min(_times(record), default=0)
-    is_plain = not record.buckets and all(
-        entry.epoch == record.epoch for _, entry in record.opened if isinstance(entry, Leased)
-    )
+    base, is_plain = _base_of(record)
     texts: dict[str, int] = {}
     opened = bytearray()
     before = -1
+    last: Open | None = None
+    neighbour = b""
+    start = 0
     for offset, entry in record.opened:
+        if entry is last and offset == before + 1:
+            # Most are leased by one poll: they are encoded alike.
+            opened += neighbour or (neighbour := b"\0" + opened[start:])
+            before = offset
+            continue
         _add_varint(opened, offset - before - 1)
-        before = offset
+        before, last, neighbour, start = offset, entry, b"", len(opened)
         match entry:
             case Leased():
                 _add_varint(opened, entry.attempts << 2 | _LEASED)
@@ -182,13 +200,25 @@ def _encode_value(record: QueueRecord) -> bytes:
     return bytes(data)
 
 
-def _times(record: QueueRecord) -> Iterator[int]:
+def _base_of(record: QueueRecord) -> tuple[int, bool]:
+    """The earliest time in it, and whether it can be written as a plain one."""
+    base: int | None = None
+    is_plain = not record.buckets
+    last: Open | None = None
     for _, entry in record.opened:
-        match entry:
-            case Leased():
-                yield entry.deadline
-            case Waiting():
-                yield entry.not_before
+        if entry is last:
+            continue
+        last = entry
+        if isinstance(entry, Leased):
+            time = entry.deadline
+            is_plain = is_plain and entry.epoch == record.epoch
+        elif isinstance(entry, Waiting):
+            time = entry.not_before
+        else:
+            continue
+        if base is None or time < base:
+            base = time
+    return base or 0, is_plain
 
 
 def _runs(offsets: tuple[Offset, ...]) -> Iterator[tuple[int, int]]:

@@ -10,9 +10,9 @@ uses neither a clock nor settings.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -73,6 +73,8 @@ class QueueRecord(Struct, frozen=True, kw_only=True):
     buckets: tuple[DelayBucket, ...] = ()
     """New or changed buckets, by key; an empty one is removed."""
 
+
+T = TypeVar("T", Offset, tuple[TimestampMs, Offset])
 
 _DEAD_LETTERED_MAX: Final = 1_000
 """Moved dead letters to remember: their workers may still send an ack."""
@@ -251,12 +253,18 @@ class QueueState:
 
     def _change(self, record: QueueRecord) -> None:
         seen = self.next
-        for offset in record.settled:
-            self._remove(offset)
-        for offset, entry in record.opened:
+        self._remove_all(record.settled)
+        if record.opened and record.opened[0][0] >= seen:
+            self._put_all(record.opened)
+        elif record.opened:
             # A settled offset stays settled, whatever the record contains: no ack is ever undone.
-            if offset >= seen or offset in self._open or self._is_recalled(offset, record):
-                self._put(offset, entry)
+            self._put_all(
+                [
+                    (offset, entry)
+                    for offset, entry in record.opened
+                    if offset >= seen or offset in self._open or self._is_recalled(offset, record)
+                ]
+            )
         for bucket in record.buckets:
             if bucket.is_empty:
                 self._buckets.pop(bucket.key, None)
@@ -282,42 +290,87 @@ class QueueState:
             if (before := self._buckets.get(after.key)) is not None
         )
 
-    def _remove(self, offset: Offset) -> None:
-        if offset in self._open:
-            if offset in self._dead:
-                self._note_dead_lettered(offset)
-            self._unindex(offset)
-            del self._open[offset]
-            del self._offsets[bisect_left(self._offsets, offset)]
+    def _remove_all(self, offsets: Iterable[Offset]) -> None:
+        """Those of them that are open; ascending."""
+        opened = self._open
+        removed: list[Offset] = []
+        leases: list[tuple[TimestampMs, Offset]] = []
+        for offset in offsets:
+            entry = opened.pop(offset, None)
+            if entry is None:
+                continue
+            removed.append(offset)
+            if isinstance(entry, Leased):
+                leases.append((entry.deadline, offset))
+            else:
+                if isinstance(entry, Dead):
+                    self._note_dead_lettered(offset)
+                self._unindex(offset, entry)
+        leases.sort()
+        _drop_all(self._deadlines, leases)
+        _drop_all(self._offsets, removed)
 
     def _note_dead_lettered(self, offset: Offset) -> None:
         if len(self._dead_lettered) >= _DEAD_LETTERED_MAX:
             del self._dead_lettered[next(iter(self._dead_lettered))]
         self._dead_lettered[offset] = None
 
-    def _put(self, offset: Offset, entry: Open) -> None:
-        if offset in self._open:
-            self._unindex(offset)
-        else:
-            insort(self._offsets, offset)
-        self._open[offset] = entry
-        match entry:
-            case Leased():
-                insort(self._deadlines, (entry.deadline, offset))
-            case Waiting():
-                insort(self._due, (entry.not_before, offset))
-            case Dead():
+    def _put_all(self, entries: Iterable[tuple[Offset, Open]]) -> None:
+        """Ascending."""
+        opened = self._open
+        new: list[Offset] = []
+        leases: list[tuple[TimestampMs, Offset]] = []
+        due: list[tuple[TimestampMs, Offset]] = []
+        for offset, entry in entries:
+            before = opened.get(offset)
+            if before is None:
+                new.append(offset)
+            else:
+                self._unindex(offset, before)
+            opened[offset] = entry
+            if isinstance(entry, Leased):
+                leases.append((entry.deadline, offset))
+            elif isinstance(entry, Waiting):
+                due.append((entry.not_before, offset))
+            else:
                 self._dead.add(offset)
+        leases.sort()
+        due.sort()
+        _insert_all(self._offsets, new)
+        _insert_all(self._deadlines, leases)
+        _insert_all(self._due, due)
 
-    def _unindex(self, offset: Offset) -> None:
-        match self._open[offset]:
-            case Leased(deadline=deadline):
-                _drop(self._deadlines, (deadline, offset))
-            case Waiting(not_before=not_before):
-                _drop(self._due, (not_before, offset))
-            case Dead():
-                self._dead.discard(offset)
+    def _unindex(self, offset: Offset, entry: Open) -> None:
+        if isinstance(entry, Leased):
+            _drop_all(self._deadlines, [(entry.deadline, offset)])
+        elif isinstance(entry, Waiting):
+            _drop_all(self._due, [(entry.not_before, offset)])
+        else:
+            self._dead.discard(offset)
 
 
-def _drop(ordered: list[tuple[TimestampMs, Offset]], item: tuple[TimestampMs, Offset]) -> None:
-    del ordered[bisect_left(ordered, item)]
+# A poll opens neighbours, and its worker settles them together: mostly, `items` are one run.
+
+
+def _insert_all(ordered: list[T], items: list[T]) -> None:
+    """`items` are sorted."""
+    if not items:
+        return
+    if not ordered or ordered[-1] < items[0]:
+        ordered += items
+        return
+    for item in items:
+        insort(ordered, item)
+
+
+def _drop_all(ordered: list[T], items: list[T]) -> None:
+    """`items` are sorted, and all of them are in `ordered`."""
+    if not items:
+        return
+    at = bisect_left(ordered, items[0])
+    end = at + len(items)
+    if ordered[at:end] == items:
+        del ordered[at:end]
+        return
+    for item in items:
+        del ordered[bisect_left(ordered, item)]
