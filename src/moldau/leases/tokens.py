@@ -27,13 +27,12 @@ def encode_token(token: Token) -> bytes:
     return _LAYOUT.pack(_VERSION, *token)
 
 
-def decode_token(data: bytes) -> Token | None:
-    """None for bytes that are not a valid token."""
-    if len(data) != _LAYOUT.size:
+def decode_token(data: bytes, start: int = 0) -> Token | None:
+    """The token that the bytes from `start` on are; None if they are not a valid one."""
+    if len(data) - start != _LAYOUT.size:
         return None
-    version, *fields = _LAYOUT.unpack(data)
-    _, epoch, offset, attempt = fields
+    version, checksum, epoch, offset, attempt = _LAYOUT.unpack_from(data, start)
     if version != _VERSION or epoch < 0 or offset < 0 or attempt < 1:
         return None
     # Avoids the constructor call: an ack has hundreds of tokens.
-    return tuple.__new__(Token, fields)
+    return tuple.__new__(Token, (checksum, epoch, offset, attempt))

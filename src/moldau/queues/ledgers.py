@@ -9,7 +9,7 @@ was committed; it is never sent again, and the writer reloads the queue.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, TypeVar, Unpack
 
 import msgspec
@@ -41,6 +41,7 @@ _RETRY_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.05
 _MARGIN_SECONDS: Final = 1.0
 """For the network: the timeout of the ledger itself is more specific."""
+_NAMES_REMEMBERED_MAX: Final = 512
 _OPEN_PER_PEER_MAX: Final = 32
 """Half of the requests that a peer handles at once; the rest is for other RPCs."""
 
@@ -151,13 +152,15 @@ class Ledgers(CoordinatorService[LedgerHost]):
         A request that is not `is_repeatable` is retried only if it was certainly not executed.
         """
         name = _hashed_name(queue)
-        payload = _encode_request(queue, records)
+        payload: bytes | None = None
         deadline = self._loop.time() + _RETRY_SECONDS
         while True:
             try:
                 broker = await self.find_coordinator(name)
                 if broker == self._broker:
                     return await here()
+                if payload is None:
+                    payload = _encode_request(queue, records)
                 response = await self._call(broker, name, method, payload)
                 break
             except RefusedError as error:
@@ -269,14 +272,17 @@ class Ledgers(CoordinatorService[LedgerHost]):
                 )
 
 
+@lru_cache(maxsize=_NAMES_REMEMBERED_MAX)
 def _hashed_name(queue: QueueId) -> str:
-    """The name that is hashed to a partition. Part of the stored format: it must never change."""
+    """The name that is hashed to a partition. Part of the stored format: it must never change.
+
+    Raises RefusedError for an invalid group name.
+    """
+    queue_key(queue)
     return f"{queue.group}/{queue.topic_id.hex()}/{queue.partition}"
 
 
 def _encode_request(queue: QueueId, records: tuple[Stored, ...] = ()) -> bytes:
-    """Raises RefusedError for an invalid group name."""
-    queue_key(queue)
     return msgspec.msgpack.encode(
         LedgerRequest(queue.group, queue.topic_id, queue.partition, records)
     )

@@ -1,6 +1,7 @@
 """Counts what happens to the messages of one group on one topic, over its partitions here."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from moldau.leases.results import Lease
@@ -69,25 +70,29 @@ class DeliveryTimes:
 
     def delivered(self, leases: Iterable[Lease], now: TimestampMs, leased_count: int) -> None:
         counts, times = self._counts, self._times
-        for lease in leases:
-            token = lease.token
-            counts.deliveries += 1
-            counts.redeliveries += token.attempt > 1
-            times[token.offset] = now
+        tokens = [token for token, _ in leases]
+        counts.deliveries += len(tokens)
+        for _, _, offset, attempt in tokens:
+            times[offset] = now
+            if attempt > 1:
+                counts.redeliveries += 1
         if len(times) > leased_count + _STALE_MAX:
             # Retention deleted the oldest, or their leases expired and nobody came for them.
             for offset in list(times)[: len(times) - leased_count]:
                 del times[offset]
 
-    def acked(self, offset: Offset, now: TimestampMs) -> None:
-        self._counts.acked += 1
-        delivered_at = self._times.pop(offset, None)
-        if delivered_at is not None:
-            self._counts.settle_seconds.add(max(0, now - delivered_at) / 1000)
+    def acked(self, offsets: Sequence[Offset], now: TimestampMs) -> None:
+        self._counts.acked += len(offsets)
+        pop = self._times.pop
+        # Most were delivered together.
+        for delivered_at, count in Counter([pop(offset, None) for offset in offsets]).items():
+            if delivered_at is not None:
+                self._counts.settle_seconds.add(max(0, now - delivered_at) / 1000, count)
 
-    def nacked(self, offset: Offset) -> None:
-        self._counts.nacked += 1
-        self._times.pop(offset, None)
+    def nacked(self, offsets: Sequence[Offset]) -> None:
+        self._counts.nacked += len(offsets)
+        for offset in offsets:
+            self._times.pop(offset, None)
 
     def died(self, offsets: Iterable[Offset]) -> None:
         for offset in offsets:

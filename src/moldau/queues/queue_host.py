@@ -14,7 +14,7 @@ from moldau.control.topic_service import TopicService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.partitions import Partitions
 from moldau.leases.commands import Evict
-from moldau.leases.results import SettleResult
+from moldau.leases.results import Refusal, SettleResult
 from moldau.leases.state import QueueId
 from moldau.leases.tokens import Token, decode_token
 from moldau.metadata.image import Image, Topic
@@ -208,24 +208,28 @@ class QueueHost:
         """One result per token, in order."""
         results = [DONE] * len(tokens)
         parts: dict[bytes, tuple[list[int], list[Token]]] = {}
+        routing = b""
+        indexes: list[int] = []
+        part: list[Token] = []
         for index, data in enumerate(tokens):
-            token = decode_token(data[ROUTING_BYTES:])
+            token = decode_token(data, ROUTING_BYTES)
             if token is None:
                 results[index] = _BAD_TOKEN
                 continue
-            part = parts.get(routing := data[:ROUTING_BYTES])
-            if part is None:
-                part = parts[routing] = ([], [])
-            part[0].append(index)
-            part[1].append(token)
-        waiting = [
-            self._settle_part(group, member, routing, tuple(part), settlement)
-            for routing, (_, part) in parts.items()
-        ]
-        if len(waiting) == 1:
-            settled = [await waiting[0]]
-        else:
-            settled = await asyncio.gather(*waiting)
+            if data[:ROUTING_BYTES] != routing:
+                # Mostly, all of them are of one queue.
+                routing = data[:ROUTING_BYTES]
+                indexes, part = parts.setdefault(routing, ([], []))
+            indexes.append(index)
+            part.append(token)
+        if len(parts) == 1 and len(part) == len(tokens):
+            return await self._settle_part(group, member, routing, tuple(part), settlement)
+        settled = await asyncio.gather(
+            *(
+                self._settle_part(group, member, routing, tuple(part), settlement)
+                for routing, (_, part) in parts.items()
+            )
+        )
         for (indexes, _), part_results in zip(parts.values(), settled, strict=True):
             for index, result in zip(indexes, part_results, strict=True):
                 results[index] = result
@@ -248,6 +252,8 @@ class QueueHost:
             return [TokenResult(error.reason, str(error))] * len(tokens)
         if not isinstance(result, SettleResult):
             raise TypeError(f"a queue returned {type(result).__name__}, not SettleResult")
+        if result.refusals.count(Refusal.NONE) == len(tokens):
+            return [DONE] * len(tokens)
         return [RESULT_BY_REFUSAL[refusal] for refusal in result.refusals]
 
     def _find_by_routing(self, group: QueueGroup, routing: bytes) -> QueuePartition:

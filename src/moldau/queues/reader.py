@@ -162,11 +162,12 @@ class QueueReader:
         is_size_limited = False
         end = self._end
         for message, _, size in islice(self._ahead, self._limits.round_count_max):
-            if message.deliver_at <= now:
+            offset, deliver_at, _ = message
+            if deliver_at <= now:
                 bytes_max -= size
                 is_size_limited = bytes_max < 0 and not is_first
                 if ready_count == count_max or is_size_limited:
-                    end = message.offset
+                    end = offset
                     break
                 is_first = False
                 ready_count += 1
@@ -181,10 +182,9 @@ class QueueReader:
         """The queue moved to `position`: returns the messages before it, by offset."""
         taken = {}
         ahead = self._ahead
-        while ahead and ahead[0].message.offset < position:
-            entry = ahead.popleft()
-            self._ahead_bytes -= entry.size
-            taken[entry.message.offset] = entry
+        while ahead and (offset := ahead[0][0][0]) < position:
+            entry = taken[offset] = ahead.popleft()
+            self._ahead_bytes -= entry[2]
         self._first = position
         return taken
 
@@ -192,10 +192,10 @@ class QueueReader:
 
     def keep(self, entry: LoadedMessage) -> None:
         """Cache a delivered message for a redelivery."""
-        offset = entry.message.offset
+        (offset, _, _), _, size = entry
         if offset not in self._leased:
             self._leased[offset] = entry
-            self._leased_bytes += entry.size
+            self._leased_bytes += size
 
     def shrink(self) -> None:
         """Drop the oldest messages above the limit."""
@@ -204,9 +204,15 @@ class QueueReader:
 
     def drop(self, offset: Offset) -> None:
         """The message is settled."""
-        entry = self._leased.pop(offset, None)
-        if entry is not None:
-            self._leased_bytes -= entry.size
+        self.drop_all((offset,))
+
+    def drop_all(self, offsets: Iterable[Offset]) -> None:
+        """The messages are settled."""
+        pop = self._leased.pop
+        for offset in offsets:
+            entry = pop(offset, None)
+            if entry is not None:
+                self._leased_bytes -= entry[2]
 
     def get(self, offset: Offset) -> LoadedMessage | None:
         return self._leased.get(offset)

@@ -174,15 +174,13 @@ class RoundDecider:
         if decision.record is not None:
             self._is_blocked = False
         if isinstance(command, Ack | Nack) and isinstance(decision.result, SettleResult):
-            is_ack, times = isinstance(command, Ack), self._delivery_times
-            for token, refusal in zip(command.tokens, decision.result.refusals, strict=True):
-                if refusal is not Refusal.NONE:
-                    continue
-                if is_ack:
-                    self._reader.drop(token.offset)
-                    times.acked(token.offset, self.now)
-                else:
-                    times.nacked(token.offset)
+            pairs = zip(command.tokens, decision.result.refusals, strict=True)
+            offsets = [token.offset for token, refusal in pairs if refusal is Refusal.NONE]
+            if isinstance(command, Ack):
+                self._reader.drop_all(offsets)
+                self._delivery_times.acked(offsets, self.now)
+            else:
+                self._delivery_times.nacked(offsets)
         return decision.result
 
     def next_timer(self, now: TimestampMs, *, has_polls: bool) -> TimestampMs | None:
