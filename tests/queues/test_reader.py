@@ -92,7 +92,7 @@ async def test_what_is_kept_is_bounded_and_what_is_not_is_read_again() -> None:
     await reader.read_on(3)
     entries = reader.take(Offset(3))
     for entry in entries.values():
-        reader.keep(entry)
+        reader.keep_all([entry])
     reader.shrink()
     assert [reader.get(Offset(offset)) is not None for offset in range(3)] == [False, True, True]
     found = await reader.load([Offset(0), Offset(1)], lambda offset: offset == 0)

@@ -42,7 +42,7 @@ class RecordProducer:
         codec: Codec = Codec.NONE,
     ) -> dict[int, AppendResult]:
         """The result of each partition; `partitions` has the partition of each record."""
-        if len(records) == 1:
+        if partitions.count(partitions[0]) == len(records):
             by_partition = {partitions[0]: records}
         else:
             by_partition = {}
@@ -80,6 +80,7 @@ class RecordProducer:
         """
         count = len(topic.partitions)
         unkeyed = self._next_partition(topic)
+        checked: int | None = None
         partitions = []
         for partition, key in requested:
             if partition is None:
@@ -87,7 +88,9 @@ class RecordProducer:
                     unkeyed if key is None or count == 1 else partition_of(key, count)
                 )
                 continue
-            check_partition(topic, partition)
+            if partition != checked:
+                check_partition(topic, partition)
+                checked = partition
             partitions.append(partition)
         return partitions
 

@@ -40,7 +40,7 @@ from moldau.queues.mailbox import (
 )
 from moldau.queues.monotonic_wall_clock import MonotonicWallClock
 from moldau.queues.queue_counts import Backlog, QueueCounts, backlog_of
-from moldau.queues.reader import QueueReader
+from moldau.queues.reader import LoadedMessage, QueueReader
 from moldau.queues.round_decider import Grant, RoundDecider
 from moldau.queues.settlement import refused
 from moldau.queues.types import Delivery, ErrorReason, QueueRefusedError, not_leader, unavailable
@@ -555,13 +555,15 @@ class QueuePartition:
         """Raises RefusedError, CorruptionError."""
         reader, routing = self.reader, self.token_routing
         topic, partition = self.topic, self.queue.partition
+        new = tuple.__new__
         deliveries = []
+        kept: list[LoadedMessage] = []
         first_deliveries = grant.first_deliveries
         for token, deadline in grant.leases:
-            offset = token.offset
+            _, _, offset, attempt = token
             entry = first_deliveries.get(offset)
             if entry is not None:
-                reader.keep(entry)
+                kept.append(entry)
             elif offset in decider.missing:
                 continue
             else:
@@ -573,9 +575,10 @@ class QueuePartition:
                     self._submit_in_background(partial(_ack_missing, grant.poll.member, token))
                     continue
             delivery_token = routing + encode_token(token)
-            fields = (topic, partition, entry.record, delivery_token, token.attempt, deadline)
+            fields = (topic, partition, entry[1], delivery_token, attempt, deadline)
             # Avoids the constructor call: a response has hundreds of deliveries.
-            deliveries.append(tuple.__new__(Delivery, fields))
+            deliveries.append(new(Delivery, fields))
+        reader.keep_all(kept)
         return deliveries
 
     def _return_leases(self, poll: PendingPoll, leases: tuple[Lease, ...]) -> None:

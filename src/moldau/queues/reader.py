@@ -162,8 +162,8 @@ class QueueReader:
         is_size_limited = False
         end = self._end
         for message, _, size in islice(self._ahead, self._limits.round_count_max):
-            offset, deliver_at, _ = message
-            if deliver_at <= now:
+            offset, due_at, _ = message
+            if due_at <= now:
                 bytes_max -= size
                 is_size_limited = bytes_max < 0 and not is_first
                 if ready_count == count_max or is_size_limited:
@@ -190,12 +190,14 @@ class QueueReader:
 
     # ---- leased messages
 
-    def keep(self, entry: LoadedMessage) -> None:
-        """Cache a delivered message for a redelivery."""
-        (offset, _, _), _, size = entry
-        if offset not in self._leased:
-            self._leased[offset] = entry
-            self._leased_bytes += size
+    def keep_all(self, entries: Iterable[LoadedMessage]) -> None:
+        """Cache delivered messages for a redelivery."""
+        leased = self._leased
+        for entry in entries:
+            (offset, _, _), _, size = entry
+            if offset not in leased:
+                leased[offset] = entry
+                self._leased_bytes += size
 
     def shrink(self) -> None:
         """Drop the oldest messages above the limit."""
@@ -249,7 +251,7 @@ class QueueReader:
                         # So that its batch is not decoded again.
                         beside[at] = other
                     if is_wanted(at):
-                        self.keep(other)
+                        self.keep_all((other,))
             found[offset] = entry
             bytes_left -= 0 if entry is None else entry.size
         return found
@@ -363,14 +365,19 @@ def decode_entries(
                     entries.append(_unreadable(header, position, error))
                 continue
             for record in records:
-                offset, _, _, _, headers = record
-                if offset >= position:
-                    if headers and not is_for(group, headers):
+                offset, _, key, value, headers = record
+                if offset < position:
+                    continue
+                if headers:
+                    if not is_for(group, headers):
                         continue
-                    time = deliver_at(headers) if headers else NO_TIMESTAMP
-                    message = _new(LogMessage, (offset, time, ""))
-                    size = _RECORD_BYTES + bytes_in(record)
-                    entries.append(_new(LoadedMessage, (message, record, size)))
+                    time, size = deliver_at(headers), size_of(record)
+                else:
+                    # Without a call: most messages have none, and there are thousands.
+                    time = NO_TIMESTAMP
+                    size = _RECORD_BYTES + len(key or b"") + len(value or b"")
+                message = _new(LogMessage, (offset, time, ""))
+                entries.append(_new(LoadedMessage, (message, record, size)))
     except BatchFormatError as error:
         raise CorruptionError(
             f"cannot decode a stored batch at or after offset {position}: {error}"

@@ -1,6 +1,7 @@
 """Send and SendBatch, over a real socket to a real broker."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -291,6 +292,46 @@ def test_more_messages_than_a_request_may_have_are_refused(stub: QueueStub, topi
     assert set(answer.offsets) == {-1}
 
 
+def test_what_comes_before_a_malformed_request_is_stored_and_answered() -> None:
+    appends = SlowAppends()
+    request = pb.SendBatchRequest(topic="t", messages=[MESSAGE]).SerializeToString()
+    with opened(broker=appends.broker()) as door, grpc.insecure_channel(door.address) as channel:
+        send = channel.stream_stream("/moldau.v1.Queue/SendBatch")
+        answers = send(iter([request, request, b"\xff"]), timeout=wait_seconds_max())
+        wait_until(lambda: appends.begun == 2, "both are being stored")
+        appends.free.set()
+        offsets = [pb.SendBatchResponse.FromString(next(answers)).offsets[0] for _ in range(2)]
+        assert offsets == [0, 1]
+        assert refused(lambda: next(answers)) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "INVALID_ARGUMENT",
+        )
+
+
+def test_an_internal_error_ends_a_stream_that_sends_nothing_more_after_its_answers() -> None:
+    appends = SlowAppends()
+    never = threading.Event()
+
+    async def append(*place: object, **how: object) -> object:
+        if appends.begun == 1:
+            raise ZeroDivisionError
+        return await appends.append(*place, **how)
+
+    def requests() -> Iterator[pb.SendBatchRequest]:
+        for _ in range(2):
+            yield pb.SendBatchRequest(topic="t", messages=[MESSAGE])
+        never.wait(wait_seconds_max())
+
+    broken = {**appends.broker(), "appends": SimpleNamespace(append=append)}
+    with opened(broker=broken) as door:
+        answers = door.stub.SendBatch(requests(), timeout=wait_seconds_max())
+        wait_until(lambda: appends.begun, "the first is being stored")
+        appends.free.set()
+        assert list(next(answers).offsets) == [0]
+        assert refused(lambda: next(answers)) == (grpc.StatusCode.INTERNAL, "INTERNAL")
+        never.set()
+
+
 def test_a_stop_answers_what_is_under_way_and_refuses_the_rest() -> None:
     appends = SlowAppends()
     never = threading.Event()
@@ -332,7 +373,8 @@ async def test_the_time_in_which_a_batch_is_stored_is_charged() -> None:
         async def write(self, answer: pb.SendBatchResponse) -> None:
             self.answers.append(answer)
 
-    calls = SimpleNamespace(stopping=asyncio.get_running_loop().create_future())
+    stopping = asyncio.get_running_loop().create_future()
+    calls = SimpleNamespace(stopping=stopping, waiting=contextlib.nullcontext)
     call: Any = Calling()
     before = ON_STEP.set(steps.append)
     try:

@@ -17,8 +17,8 @@ _DAY_MS: Final = 24 * 3_600_000
 
 def read_message(message: OutgoingMessage, now: TimestampMs) -> Record:
     """Raises QueueRefusedError."""
-    # HasField is called only if it matters: most messages have a key and a value.
-    key = message.key or (b"" if message.HasField("key") else None)
+    # Fields are read only if it matters: most messages have a value, and many have no key.
+    key = message.key if message.HasField("key") else None
     value = message.value or (b"" if message.HasField("value") else None)
     timestamp, deliver_at = message.timestamp_ms, message.deliver_at_ms
     headers: Headers = []

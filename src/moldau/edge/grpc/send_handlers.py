@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from moldau import tracing
 from moldau.api.queues import ErrorReason, QueueRefusedError, invalid
@@ -12,11 +12,11 @@ from moldau.api.quotas import charged
 from moldau.api.record_producer import offsets_of
 from moldau.api.session import Session
 from moldau.api.types import ACKS_ALL, ACKS_LEADER, ACKS_NONE, AppendResult
-from moldau.edge.grpc.calls import Call, Calls, RefusedCallError
+from moldau.edge.grpc.calls import Call, Calls, RefusedCallError, current_task
 from moldau.edge.grpc.checks import number, topic_name
-from moldau.edge.grpc.errors import STOPPING, ErrorStatus, reason_of, short, status_of
+from moldau.edge.grpc.errors import ErrorStatus, reason_of, short, status_of
 from moldau.edge.grpc.messages import read_message
-from moldau.model.errors import ErrorCode, RefusedError
+from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import TimestampMs
 from moldau.model.queue_limits import SEND_MESSAGES_MAX
 from moldau.proto.v1 import queue_pb2
@@ -29,6 +29,7 @@ from moldau.proto.v1.queue_pb2 import (
     SendResponse,
 )
 from moldau.records.record import Record
+from moldau.security.sasl import AuthenticationError
 
 AHEAD_MAX: Final = 8
 """Concurrent requests of one stream; flow control holds back further ones."""
@@ -79,36 +80,57 @@ class SendHandlers:
 
     async def send_batch(self, call: Call[SendBatchRequest, SendBatchResponse]) -> None:
         """Handles several requests concurrently, and responds in their order."""
-        pending: deque[asyncio.Task[SendBatchResponse]] = deque()
-        reading: asyncio.Task[SendBatchRequest | None] | None = asyncio.create_task(call.read())
-        stopping = self._calls.stopping
+        pending: deque[asyncio.Task[None]] = deque()
+        handling, is_reading = current_task(), True
+        failed = False
+
+        def ended(task: asyncio.Task[None]) -> None:
+            nonlocal failed
+            if not task.cancelled() and task.exception() is not None:
+                failed = True
+                if is_reading:
+                    # It waits for a request that may never come.
+                    handling.cancel()
+
         try:
-            while reading is not None or pending:
-                awaited: set[asyncio.Future[Any]] = set()
-                if reading is not None and len(pending) < AHEAD_MAX:
-                    awaited |= {reading, stopping}
-                if pending:
-                    awaited.add(pending[0])
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-                while pending and pending[0].done():
-                    await call.write(pending.popleft().result())
-                if reading is not None and reading.done() and len(pending) < AHEAD_MAX:
-                    request = reading.result()
-                    reading = None
-                    if request is not None:
-                        # Started, and so appended, in the order of the stream.
-                        storing = charged(self._store(request, call.session))
-                        pending.append(asyncio.create_task(storing))
-                        reading = asyncio.create_task(call.read())
-                elif reading is not None and stopping.done():
-                    # Requests in progress still get a response.
-                    reading.cancel()
-                    reading = None
-            if stopping.done():
-                raise RefusedCallError(STOPPING)
+            with self._calls.waiting():
+                while (request := await call.read()) is not None:
+                    while pending and pending[0].done():
+                        pending.popleft().result()
+                    if len(pending) == AHEAD_MAX:
+                        await asyncio.wait((pending[0],))
+                    # Started, and so appended, in the order of the stream.
+                    answer = self._answer(request, call, pending[-1] if pending else None)
+                    task = asyncio.create_task(charged(answer))
+                    task.add_done_callback(ended)
+                    pending.append(task)
+            is_reading = False
+            await _all(pending)
+        except asyncio.CancelledError:
+            is_reading = False
+            if failed or self._calls.stopping.done():
+                # Requests in progress still get a response, up to the one that failed.
+                await _all(pending)
+            raise
+        except (MoldauError, AuthenticationError):
+            # So do those before one that is refused: gRPC cannot send an error during a write.
+            is_reading = False
+            await _all(pending)
+            raise
         finally:
-            for task in (*pending, *((reading,) if reading is not None else ())):
+            for task in pending:
                 task.cancel()
+
+    async def _answer(
+        self,
+        request: SendBatchRequest,
+        call: Call[SendBatchRequest, SendBatchResponse],
+        before: "asyncio.Task[None] | None",
+    ) -> None:
+        response = await self._store(request, call.session)
+        if before is not None:
+            await before
+        await call.write(response)
 
     async def _store(self, request: SendBatchRequest, session: Session) -> SendBatchResponse:
         """Returns errors of the request in the response: the stream continues."""
@@ -156,19 +178,24 @@ class SendHandlers:
             self._bytes -= size
 
 
+async def _all(tasks: "Iterable[asyncio.Task[None]]") -> None:
+    """In order, up to the first that fails."""
+    for task in tasks:
+        await task
+
+
 def _records(
     request: SendBatchRequest, now: TimestampMs
 ) -> tuple[list[Record], list[tuple[int | None, bytes | None]]]:
     records: list[Record] = []
+    placements: list[tuple[int | None, bytes | None]] = []
     try:
         for message in request.messages:
-            records.append(read_message(message, now))
+            record = read_message(message, now)
+            records.append(record)
+            placements.append((_partition(message), record[2]))
     except QueueRefusedError as error:
         raise invalid(f"message {len(records)}: {error}") from None
-    placements = [
-        (_partition(message), record.key)
-        for message, record in zip(request.messages, records, strict=True)
-    ]
     return records, placements
 
 
