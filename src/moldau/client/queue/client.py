@@ -129,6 +129,7 @@ class AsyncQueueClient:
         self._workers.clear()
         rpc, self._rpc_or_none = self._rpc_or_none, None
         if rpc is not None:
+            self._sender.close()
             await rpc.resolver.close()
             await rpc.channels.close()
 

@@ -1,13 +1,15 @@
 """One SendBatch stream to one broker, with a bounded number of requests in flight.
 
 Responses arrive in the order of the requests. If a stream breaks, the requests without a response
-are uncertain, unless the broker was never reached.
+are uncertain, unless the broker was never reached. A stream serves one `send_many` after the other
+(`send_streams.py`): to open one costs more than to send a hundred messages.
 """
 
 import asyncio
+import time
 from collections import deque
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import grpc
 from grpc import aio
@@ -95,32 +97,41 @@ class SendChunk:
 
 
 class SendStream:
-    """A SendBatch stream. Not for more than one task."""
+    """A SendBatch stream. Not for more than one task at a time: `begin`, put, `finish`."""
 
-    def __init__(
+    def __init__(self, channels: Channels, address: str) -> None:
+        self.address = address
+        self.opened_at = self.used_at = time.monotonic()
+        self._call = channels.stream(address, SEND_BATCH)
+        self._has_response = False
+        self._failure: RpcFailure | None = None
+        self._in_flight: deque[SendChunk] = deque()
+        self._arrived = asyncio.Event()
+
+    def begin(
         self,
-        channels: Channels,
-        address: str,
         outcome: SendOutcome,
         *,
         acks: "pb.Acks.ValueType",
         seconds_max: float,
         in_flight_max: int,
-    ) -> None:
-        self._address = address
+    ) -> Self:
+        """What is put from now on is of this outcome."""
         self._outcome = outcome
         self._acks = acks
         self._seconds_max = seconds_max
         # One until the first response: a broker may refuse the stream, and gRPC hides why from a
         # client that still writes.
-        self._room = asyncio.Semaphore(1)
-        self._room_later = in_flight_max - 1
-        self._in_flight: deque[SendChunk] = deque()
-        self._call = channels.stream(address, SEND_BATCH)
-        self._failure: RpcFailure | None = None
+        self._room = asyncio.Semaphore(in_flight_max if self._has_response else 1)
+        self._room_later = 0 if self._has_response else in_flight_max - 1
         self._is_done = False
-        self._arrived = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name="queue-send")
+        return self
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether another `begin` may follow."""
+        return self._reading.done() and self._failure is None and not self._call.done()
 
     @property
     def is_broken(self) -> bool:
@@ -155,10 +166,8 @@ class SendStream:
         """Wait for all responses."""
         self._is_done = True
         self._arrived.set()
-        if self._failure is None:
-            with suppress(aio.AioRpcError, asyncio.InvalidStateError):
-                await self._call.done_writing()
         await self._reading
+        self.used_at = time.monotonic()
 
     def cancel(self) -> None:
         """Cancel the stream."""
@@ -177,14 +186,15 @@ class SendStream:
                 async with asyncio.timeout(self._seconds_max + _RESPONSE_SECONDS):
                     response = await self._call.read()
             except aio.AioRpcError as error:
-                self._break(failure_of(error, self._address))
+                self._break(failure_of(error, self.address))
                 return
             except TimeoutError:
-                self._break(timed_out_failure(self._address))
+                self._break(timed_out_failure(self.address))
                 return
             if not isinstance(response, pb.SendBatchResponse):
-                self._break(await stream_failure(self._call, self._address))
+                self._break(await stream_failure(self._call, self.address))
                 return
+            self._has_response = True
             self._handle(self._in_flight.popleft(), response)
             for _ in range(1 + self._room_later):
                 self._room.release()
@@ -220,7 +230,7 @@ class SendStream:
             elif why.reason in RETRIABLE_REASONS and not why.is_uncertain:
                 reason = REASON_NAMES[why.reason]
                 status = grpc.StatusCode.UNAVAILABLE
-                failure = RpcFailure(self._address, status, reason, why.message, "", False)
+                failure = RpcFailure(self.address, status, reason, why.message, "", False)
                 outcome.unsent[index] = Unsent(chunk.messages[place], failure)
             else:
                 name = REASON_NAMES.get(why.reason, "INTERNAL")

@@ -22,6 +22,7 @@ from moldau.client.queue.send_stream import (
     SendStream,
     size_of,
 )
+from moldau.client.queue.send_streams import SendStreams
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.records.murmur2 import partition_of
 
@@ -39,6 +40,10 @@ class QueueSender:
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
         self._turn = 0
+        self.streams = SendStreams(rpc.channels)
+
+    def close(self) -> None:
+        self.streams.close()
 
     async def send(
         self, topic: str, message: pb.OutgoingMessage, acks: "pb.Acks.ValueType", seconds_max: float
@@ -89,13 +94,8 @@ class QueueSender:
         outcome = SendOutcome(topic)
 
         def open_stream(address: str) -> SendStream:
-            return SendStream(
-                self._rpc.channels,
-                address,
-                outcome,
-                acks=acks,
-                seconds_max=seconds_max,
-                in_flight_max=in_flight_max,
+            return self.streams.take(address).begin(
+                outcome, acks=acks, seconds_max=seconds_max, in_flight_max=in_flight_max
             )
 
         run = _Run(self, outcome, open_stream)
@@ -188,11 +188,13 @@ class _Run:
             await asyncio.gather(*(stream.finish() for stream in streams.values()))
         finally:
             for stream in streams.values():
-                stream.cancel()
+                self._sender.streams.give_back(stream)
 
     async def _put(self, streams: dict[str, SendStream], address: str, chunk: SendChunk) -> None:
         stream = streams.get(address)
         if stream is None or (stream.is_broken and not stream.has_to_wait):
+            if stream is not None:
+                stream.cancel()
             stream = streams[address] = self._open_stream(address)
         await stream.put(chunk)
 
