@@ -20,6 +20,7 @@ from moldau.queues.types import (
     Mode,
     PartitionsByTopic,
     PollOptions,
+    PollResult,
     QueueRefusedError,
     StartAt,
     TokenResult,

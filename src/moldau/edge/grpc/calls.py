@@ -40,7 +40,7 @@ CALLS_PER_ADDRESS_MAX: Final = 6144
 itself, and has no limit for those of one address."""
 
 Q = TypeVar("Q", bound=Message)
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=Message | bytes)
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -361,5 +361,5 @@ def reader(kind: type[Q]) -> Callable[[bytes], Q | _Malformed]:
     return read
 
 
-def write(response: Message) -> bytes:
-    return response.SerializeToString()
+def write(response: Message | bytes) -> bytes:
+    return response if isinstance(response, bytes) else response.SerializeToString()

@@ -19,7 +19,8 @@ from moldau.api.session import Session
 from moldau.edge.grpc.calls import Call, Calls
 from moldau.edge.grpc.checks import INT_MAX, number, optional_name, required_name, topic_name
 from moldau.edge.grpc.errors import PROTO_REASON, short
-from moldau.edge.grpc.messages import write_delivery, write_record
+from moldau.edge.grpc.messages import write_record
+from moldau.edge.grpc.poll_response import encode_poll_response
 from moldau.model.queue_limits import (
     PEEK_MESSAGES_MAX,
     POLL_RESPONSE_MESSAGES_MAX,
@@ -47,7 +48,6 @@ from moldau.proto.v1.queue_pb2 import (
     PeekRequest,
     PeekResponse,
     PollRequest,
-    PollResponse,
     SettleResponse,
     StatsRequest,
     StatsResponse,
@@ -111,9 +111,8 @@ class ConsumerHandlers:
 
     # ---- messages
 
-    async def poll(
-        self, request: PollRequest, call: Call[PollRequest, PollResponse]
-    ) -> PollResponse:
+    async def poll(self, request: PollRequest, call: Call[PollRequest, bytes]) -> bytes:
+        """An encoded PollResponse."""
         group, consumer = _consumer_of(request)
         wait_ms = min(number("wait_ms", request.wait_ms), POLL_WAIT_MS_MAX)
         if wait_ms and (left := call.seconds_left) is not None:
@@ -135,11 +134,7 @@ class ConsumerHandlers:
             for each in polled.deliveries:
                 where = (each.topic, each.partition, group, each.attempt)
                 tracing.active.delivered(each.record, *where)
-        response = PollResponse(is_full=polled.is_full)
-        add = response.messages.add
-        for delivery in polled.deliveries:
-            write_delivery(add(), delivery)
-        return response
+        return encode_poll_response(polled)
 
     async def ack(self, request: AckRequest, session: Session) -> SettleResponse:
         return _settle_response(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from moldau.api.queues import Delivery, invalid
+from moldau.api.queues import invalid
 from moldau.edge.grpc.checks import LONG_MAX, number
 from moldau.model.ids import Offset, TimestampMs
 from moldau.model.queue_headers import DELIVER_AT_HEADER, DELIVER_DAYS_MAX
@@ -73,10 +73,3 @@ def write_headers(message: Message, headers: Headers) -> None:
             header.key = name.encode("utf-8", "replace").decode()
         if value is not None:
             header.value = value
-
-
-def write_delivery(message: Message, delivery: Delivery) -> None:
-    write_record(message, delivery.topic, delivery.partition, delivery.record)
-    message.token = delivery.token
-    message.attempt = delivery.attempt
-    message.lease_until_ms = delivery.lease_until
