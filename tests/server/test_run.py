@@ -7,6 +7,8 @@ of a data file fail once a certain file is there.
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,3 +168,13 @@ def test_a_stop_answers_every_produce_that_is_in_flight(tmp_path: Path) -> None:
         with KafkaClient(broker.bootstrap, timeout=wait_seconds_max()) as client:
             # Whatever was appended was also answered.
             assert client.list_offset("t", 0) == len(answered)
+
+
+def test_the_garbage_collector_is_spared_what_was_imported() -> None:
+    code = (
+        "import gc; from moldau.server.run import _spare_garbage_collector as spare; "
+        "before = len(gc.get_objects()); threshold = gc.get_threshold(); spare(); "
+        "print(len(gc.get_objects()) < before / 2, gc.get_threshold() > threshold, gc.isenabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
