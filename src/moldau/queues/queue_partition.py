@@ -554,9 +554,8 @@ class QueuePartition:
     async def _deliveries(self, decider: RoundDecider, grant: Grant) -> list[Delivery]:
         """Raises RefusedError, CorruptionError."""
         reader, routing = self.reader, self.token_routing
-        topic, partition = self.topic, self.queue.partition
-        new = tuple.__new__
-        deliveries = []
+        topic, partition, new = self.topic, self.queue.partition, tuple.__new__
+        deliveries: list[Delivery] = []
         kept: list[LoadedMessage] = []
         first_deliveries = grant.first_deliveries
         for token, deadline in grant.leases:
