@@ -82,6 +82,12 @@ TARGETS = (
         unit="ms/MB",
     ),
     Target(
+        name="fetch of 1,000 partitions in a session, one has a new record: broker CPU",
+        metric="consume.many.session_us",
+        limit=150,
+        unit="µs",
+    ),
+    Target(
         name="flush=always against never, 1 MB batches, acks=all: MB/s",
         metric="flush.ratio",
         limit=0.7,
