@@ -163,13 +163,20 @@ def test_08_one_batch_is_always_returned_but_the_total_is_capped(
     assert sizes(1 << 20, 1 << 20) == [2, 2, 2]
 
 
-def test_09_no_fetch_session_is_handed_out_and_none_is_known(raw: RawClient, topic: str) -> None:
+def test_09_a_fetch_session_that_is_handed_out_is_known_and_no_other(
+    raw: RawClient, topic: str
+) -> None:
     raw.produce_well(topic, b"x")
     opened = raw.fetch_response(topic, 0, session_id=0, session_epoch=0)
-    assert (opened.error_code, opened.session_id) == (ErrorCode.NONE, 0)
+    assert opened.error_code == ErrorCode.NONE
     assert records(opened.topics[0].partitions[0].records)
-    resumed = raw.fetch_response(topic, 0, session_id=77, session_epoch=1)
-    assert resumed.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    resumed = raw.fetch_response(topic, 1, session_id=opened.session_id, session_epoch=1)
+    assert (resumed.error_code, resumed.session_id) == (ErrorCode.NONE, opened.session_id)
+    assert resumed.topics == []
+    unknown = raw.fetch_response(topic, 0, session_id=opened.session_id + 77, session_epoch=1)
+    assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    without = raw.fetch_response(topic, 0, session_id=0, session_epoch=-1)
+    assert (without.error_code, without.session_id) == (ErrorCode.NONE, 0)
 
 
 def test_10_a_fetch_without_data_waits_and_is_woken_by_data(

@@ -22,10 +22,10 @@ class Looks(list[PartitionFetch]):
         read = world.service.read
 
         def noting(
-            requests: Sequence[PartitionFetch], bytes_max: int
+            requests: Sequence[PartitionFetch], bytes_max: int, *, stops_when_full: bool = False
         ) -> tuple[list[PartitionFetchResult], int, bool]:
             self.extend(requests)
-            return read(requests, bytes_max)
+            return read(requests, bytes_max, stops_when_full=stops_when_full)
 
         world.service.read = noting  # type: ignore[method-assign]
 

@@ -163,7 +163,10 @@ class SaslWorld:
         self.listener.start()
 
     def _session(self, principal: Principal, host: str, *, listener: object) -> Any:
-        return SimpleNamespace(principal=principal, host=host, clock=self._clock)
+        fetch_sessions = SimpleNamespace(close=lambda _: None)
+        return SimpleNamespace(
+            principal=principal, host=host, clock=self._clock, fetch_sessions=fetch_sessions
+        )
 
     def _behind(self) -> Api:
         def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:

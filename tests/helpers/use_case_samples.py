@@ -26,6 +26,8 @@ from moldau.api.topic_groups import GroupOfTopic, TopicGroupPage
 from moldau.control.config_service import ResourceKind
 from moldau.control.join_service import DecidedJoin
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
+from moldau.data.fetch_session import FetchSession, WantedPartition
+from moldau.data.fetch_sessions import FetchSessions
 from moldau.data.offsets import FoundOffset
 from moldau.data.transactional_produce import TransactionalWrite
 from moldau.groups.events import ConsumerHeartbeat, Heartbeat, Join, Leave, OffsetToCommit, Sync
@@ -86,6 +88,23 @@ def fetch(session: Session) -> list[PartitionFetchResult] | str:
     wanted = [PartitionFetch("orders", 0, Offset(0), 100, -1)]
     session.fetch.fetch(wanted, bytes_min=1, bytes_max=100, wait_ms_max=10, on_ready=results.append)
     return results[0] if results else "parked"
+
+
+def fetch_in_session(session: Session) -> list[PartitionFetchResult] | str:
+    results: list[PartitionFetchResult] = []
+    sessions = FetchSessions(lambda topic, index: None, lambda: 0.0)
+    opened = FetchSession(1, "alice", sessions, lambda topic, index: None, uses_ids=False)
+    opened.update([WantedPartition("orders", 0, Offset(0), 100, -1)], [])
+    session.fetch.fetch_in_session(
+        opened,
+        name_of=lambda _: None,
+        reads_committed=False,
+        bytes_min=1,
+        bytes_max=100,
+        wait_ms_max=10,
+        on_ready=lambda found: results.extend(result for _, result in found),
+    )
+    return results or "parked"
 
 
 def nothing_to_read(requests: object, *, on_ready: Callable[[Any], None], **_: object) -> None:
@@ -307,6 +326,10 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "fetch.fetch": one(
         fetch, without={TOPIC: [PartitionFetchResult(NO_RIGHT_ON_TOPIC, -1, -1, None, 0)]}
+    ),
+    "fetch.fetch_in_session": one(
+        fetch_in_session,
+        without={TOPIC: [PartitionFetchResult(NO_RIGHT_ON_TOPIC, -1, -1, None, 0)]},
     ),
     "fetch.read_page": one(
         lambda s: s.fetch.read_page("orders", 0, 0, limit=1),

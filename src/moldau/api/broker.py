@@ -31,6 +31,7 @@ from moldau.coordination.group_service import GroupService
 from moldau.coordination.transaction_service import TransactionService
 from moldau.data.append_forwarding import AppendForwarder
 from moldau.data.fetch import FetchService
+from moldau.data.fetch_sessions import FetchSessions
 from moldau.data.offsets import OffsetService
 from moldau.data.produce import ProduceService
 from moldau.data.restore import RestoreService
@@ -56,6 +57,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     produce: ProduceService
     transactional_produce: TransactionalProduce
     fetch: FetchService
+    fetch_sessions: FetchSessions
     offsets: OffsetService
     search: TopicSearch
     live: LiveViews

@@ -162,6 +162,10 @@ class Guard:
                 for granted in self._granted.values():
                     granted.clear()
 
+    def rights(self) -> object:
+        """Another object after each change of ACLs."""
+        return None if self._authorizer is None else self._authorizer()
+
     def operations(
         self, kind: ResourceType, name: str, among: Iterable[Operation]
     ) -> list[Operation]:

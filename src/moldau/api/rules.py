@@ -101,6 +101,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "appends.partitions_for": _use(_WRITE_TOPIC),
     "appends.store": _use(_WRITE_TOPIC),
     "fetch.fetch": _read(_READ_TOPIC),
+    "fetch.fetch_in_session": _read(_READ_TOPIC),
     "fetch.read_page": _read(_READ_TOPIC),
     "search.page": _read(_READ_TOPIC),
     "search.live": _read(_READ_TOPIC),

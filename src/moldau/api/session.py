@@ -36,6 +36,7 @@ from moldau.api.guarded.transactions import GuardedProducerIds, GuardedTransacti
 from moldau.api.metadata_changes import MetadataChanges
 from moldau.api.quotas import Meter, Quotas
 from moldau.api.record_producer import RecordProducer
+from moldau.data.fetch_sessions import FetchSessions
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.security.acl import Acl, Operation, ResourceType
@@ -52,6 +53,7 @@ class Session:
     """Without state of its own, so that requests and connections of a client can share it."""
 
     __slots__ = (
+        "_broker",
         "_changes",
         "_guard",
         "appends",
@@ -83,6 +85,7 @@ class Session:
         self, guard: Guard, broker: Broker, producer: RecordProducer, changes: MetadataChanges
     ) -> None:
         self._guard = guard
+        self._broker = broker
         self._changes = changes
         self.broker_id: BrokerId = broker.broker_id
         self.auto_create_topics: bool = broker.auto_create_topics
@@ -129,6 +132,15 @@ class Session:
     def meter(self) -> Meter | None:
         """What charges the client for this request; None: it has no quota."""
         return self._guard.meter()
+
+    @property
+    def fetch_sessions(self) -> FetchSessions:
+        """Of all clients. They hold what clients named; only `fetch` reads data."""
+        return self._broker.fetch_sessions
+
+    def rights(self) -> object:
+        """Another object after each change of ACLs."""
+        return self._guard.rights()
 
     # ---- the client's own rights
 

@@ -7,6 +7,7 @@ from moldau.control.config_service import ResourceKind
 from moldau.control.topic_service import HIGH_WATERMARK
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import PartitionFetch, PartitionFetchResult
+from moldau.data.fetch_session import FetchSession, SessionPartition, WantedPartition
 from moldau.data.offsets import EARLIEST, LATEST
 from moldau.data.produce import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from moldau.data.record_reader import ReadPage, offset_at, read_page

@@ -67,9 +67,12 @@ class FetchService:
         return len(self._parked)
 
     def read(
-        self, requests: Sequence[PartitionFetch], bytes_max: int
+        self, requests: Sequence[PartitionFetch], bytes_max: int, *, stops_when_full: bool = False
     ) -> tuple[list[PartitionFetchResult], int, bool]:
-        """Results in order, their total size, and whether any failed."""
+        """Results in order, their total size, and whether any failed.
+
+        With `stops_when_full` there are fewer results if there is no room for data of the others.
+        """
         results: list[PartitionFetchResult] = []
         total = 0
         failed = False
@@ -78,6 +81,8 @@ class FetchService:
             total += result.size
             failed = failed or result.error is not ErrorCode.NONE
             results.append(result)
+            if stops_when_full and total >= bytes_max:
+                break
         return results, total, failed
 
     def _read_one(self, request: PartitionFetch, left: int, is_first: bool) -> PartitionFetchResult:
@@ -146,16 +151,21 @@ class FetchService:
         bytes_max: int,
         wait_ms_max: int,
         on_ready: Callable[[list[PartitionFetchResult]], None],
+        in_session: bool = False,
     ) -> "ParkedFetch | None":
         """Calls `on_ready`, now or later; a parked fetch can be cancelled.
 
-        `requests` name each partition once.
+        `requests` name each partition once. In a session there may be fewer results than requests:
+        those without room come first in the next fetch; and requests may join while it waits.
         """
         bytes_max = min(bytes_max, self._reply_bytes_max)
         # Whole batches seldom fill a reply: half of the limit is enough.
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
+        if in_session:
+            # A full reply is enough: it would not get longer.
+            bytes_min = min(bytes_min, max(bytes_max, 1))
         if cold := self._find_cold(requests, bytes_max):
-            parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
+            parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready, in_session)
             self._parked[parked] = None
             parked.is_prefetching = True
             reading = self._loop.run_in_executor(None, _run_all, [task for _, task in cold])
@@ -163,13 +173,13 @@ class FetchService:
                 lambda done: self._on_prefetched(done, parked, cold, wait_ms_max)
             )
             return parked
-        results, total, failed = self.read(requests, bytes_max)
+        results, total, failed = self.read(requests, bytes_max, stops_when_full=in_session)
         if total >= bytes_min or failed or wait_ms_max <= 0:
             if total:
                 self.count(requests, results)
             on_ready(results)
             return None
-        parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready)
+        parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready, in_session)
         self._park(parked, requests, results, wait_ms_max)
         return parked
 
@@ -233,7 +243,7 @@ class FetchService:
         self, requests: Sequence[PartitionFetch], results: Sequence[PartitionFetchResult]
     ) -> None:
         """Counts what is sent; a read alone may only be a check."""
-        for request, result in zip(requests, results, strict=True):
+        for request, result in zip(requests, results, strict=False):
             if result.size:
                 hosted = self._partitions.get(request.topic or "", request.partition)
                 if hosted is not None:
@@ -254,6 +264,7 @@ class ParkedFetch:
         "_bytes_available",
         "_bytes_max",
         "_bytes_min",
+        "_in_session",
         "_is_timed_out",
         "_on_ready",
         "_service",
@@ -271,7 +282,9 @@ class ParkedFetch:
         bytes_min: int,
         bytes_max: int,
         on_ready: Callable[[list[PartitionFetchResult]], None],
+        in_session: bool = False,
     ) -> None:
+        self._in_session = in_session
         self._service = service
         self.requests = requests
         self._bytes_min = bytes_min
@@ -292,6 +305,13 @@ class ParkedFetch:
         """Wakes the fetch when `replica` has more than the `result`."""
         replica.watchers[self] = None
         self._note(replica, request, result)
+
+    def join(self, replica: Replica, request: PartitionFetch) -> None:
+        """In a session: `requests` have one more, whose replica has changed."""
+        if not self.is_prefetching:
+            replica.watchers[self] = None
+            self._unread[replica] = request
+            self.on_progress(replica)
 
     def _note(
         self, replica: Replica, request: PartitionFetch, result: PartitionFetchResult
@@ -326,7 +346,9 @@ class ParkedFetch:
 
     def try_complete(self, *, is_last: bool = False) -> list[PartitionFetchResult] | None:
         """Completes if there is enough data; otherwise returns what there is."""
-        results, total, failed = self._service.read(self.requests, self._bytes_max)
+        results, total, failed = self._service.read(
+            self.requests, self._bytes_max, stops_when_full=self._in_session
+        )
         if total < self._bytes_min and not (failed or is_last or self._is_timed_out):
             return results
         self.cancel()

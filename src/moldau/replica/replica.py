@@ -71,7 +71,7 @@ LAG_MS_MAX = 10_000
 
 
 class WatermarkWatcher(Protocol):
-    """Waits for the high watermark to advance."""
+    """Waits for the high watermark to advance, or the log start."""
 
     def on_progress(self, replica: "Replica") -> None: ...
 
@@ -491,6 +491,9 @@ class Replica(RaftReplica):
             # Without space for it, a restart replays only what the log still has.
             with suppress(DiskFullError):
                 self._save_snapshot()
+        # Those who wait below it get an error, and fetch sessions say where the log starts.
+        for watcher in list(self.watchers):
+            watcher.on_progress(self)
 
     def _take_waiters(self) -> list[Callable[[ErrorCode], None]]:
         self._guards.clear()
@@ -514,10 +517,7 @@ class Replica(RaftReplica):
             self.log.close()
 
     def drop(
-        self,
-        code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        *,
-        forget_vote: bool = True,
+        self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, *, forget_vote: bool = True
     ) -> None:
         """The replica moves away or its topic was deleted: fail all waiters, and discard the log.
 

@@ -28,6 +28,7 @@ from moldau.control.topic_service import TopicService
 from moldau.data.cleaner import Cleaner
 from moldau.data.disk_space import DiskGuard
 from moldau.data.fetch import FetchService
+from moldau.data.fetch_sessions import sessions_over
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import Partitions
 from moldau.data.produce import ProduceService
@@ -470,6 +471,7 @@ class BrokerServer:
             produce=produce,
             transactional_produce=self._transactional_produce,
             fetch=fetch,
+            fetch_sessions=sessions_over(self._partitions, self._clock),
             offsets=offsets,
             topics=topics,
             configs=ConfigService(

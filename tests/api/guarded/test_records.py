@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from guarded_calls import GuardedWorld, allow, outcome
 
-from moldau.data.fetch import PartitionFetch, PartitionFetchResult
+from moldau.data.fetch import ParkedFetch, PartitionFetch, PartitionFetchResult
+from moldau.data.fetch_session import FetchSession, WantedPartition
+from moldau.data.fetch_sessions import FetchSessions
 from moldau.data.record_reader import ReadPage
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import Offset
@@ -28,7 +31,7 @@ class Fetches:
         self.meanwhile: Callable[[], None] | None = None
         """What happens while a fetch waits; None: it does not wait."""
 
-    def _read(self, requests: Any, *, wait_ms_max: int, on_ready: Any, **_: object) -> object:
+    def _read(self, requests: Any, *, wait_ms_max: int, on_ready: Any, **_: object) -> Any:
         self.waits.append(wait_ms_max)
         self.read += [(each.topic, each.partition) for each in requests]
         results = [
@@ -38,7 +41,7 @@ class Fetches:
             on_ready(results)
             return None
         self._wake = lambda: on_ready(results)
-        return object()
+        return Mock(spec=ParkedFetch)
 
     def fetch(self, *wanted: tuple[str | None, int]) -> list[tuple[ErrorCode, int]]:
         """The error and the number of each."""
@@ -116,6 +119,66 @@ def test_a_fetch_that_waits_gets_its_records_while_it_may() -> None:
     )
     # What was refused at first was not read.
     assert fetches.fetch(("a", 5), ("b", 1)) == [(ErrorCode.NONE, 5), (REFUSED, -1)]
+
+
+class SessionFetches(Fetches):
+    """Fetches in one fetch session."""
+
+    def __init__(self, *readable: str, wanted: str) -> None:
+        super().__init__(*readable)
+        sessions = FetchSessions(lambda topic, index: None, lambda: 0.0)
+        self.session = FetchSession(1, "alice", sessions, lambda topic, index: None, uses_ids=False)
+        self.session.update([WantedPartition(name, 0, Offset(0), 9, -1) for name in wanted], [])
+
+    def next(self) -> dict[object, ErrorCode]:
+        results: dict[object, ErrorCode] = {}
+        self.world.session().fetch.fetch_in_session(
+            self.session,
+            name_of=lambda _: None,
+            reads_committed=False,
+            bytes_min=1,
+            bytes_max=1000,
+            wait_ms_max=500,
+            on_ready=lambda found: results.update(
+                {each.topic: result.error for each, result in found}
+            ),
+        )
+        if self.meanwhile is not None:
+            assert results == {}
+            self.meanwhile()
+            self._wake()
+        return results
+
+
+def test_a_session_is_refused_what_the_client_may_not_read() -> None:
+    fetches = SessionFetches("a", "c", wanted="abc")
+    assert fetches.next() == {"a": ErrorCode.NONE, "b": REFUSED, "c": ErrorCode.NONE}
+    assert [topic for topic, _ in fetches.read] == ["a", "c"]
+    assert fetches.waits == [500]
+
+
+def test_a_session_with_nothing_that_may_be_read_does_not_wait() -> None:
+    fetches = SessionFetches(wanted="ab")
+    assert fetches.next() == {"a": REFUSED, "b": REFUSED}
+    assert fetches.waits == []
+
+
+def test_rights_that_change_count_for_all_partitions_of_a_session() -> None:
+    fetches = SessionFetches("a", "b", wanted="ab")
+    fetches.next()
+    # As if there was nothing new in any of them.
+    fetches.session.ready.clear()
+    assert fetches.next() == {}
+    fetches.world.grant([allow(Operation.READ, TOPIC, "b")])
+    assert fetches.next() == {"a": REFUSED, "b": ErrorCode.NONE}
+    fetches.world.grant([allow(Operation.READ, TOPIC, name) for name in "ab"])
+    assert fetches.next() == {"a": ErrorCode.NONE, "b": ErrorCode.NONE}
+
+
+def test_rights_that_end_while_a_session_waits_count_when_it_answers() -> None:
+    fetches = SessionFetches("a", "b", wanted="ab")
+    fetches.meanwhile = lambda: fetches.world.grant([allow(Operation.READ, TOPIC, "b")])
+    assert fetches.next() == {"a": REFUSED, "b": ErrorCode.NONE}
 
 
 def test_rights_that_end_while_a_page_is_read_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,11 @@ async def served_as(tmp_path: Path, *names: str, rules: str = "DEFAULT") -> list
     served: list[str] = []
 
     def session(principal: Principal, host: str, *, listener: object) -> Any:
-        return SimpleNamespace(principal=principal, clock=SystemClock())
+        return SimpleNamespace(
+            principal=principal,
+            clock=SystemClock(),
+            fetch_sessions=SimpleNamespace(close=lambda _: None),
+        )
 
     def handle(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
         served.append(str(call.session.principal))

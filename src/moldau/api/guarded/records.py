@@ -9,6 +9,7 @@ from moldau.api.quotas import bytes_of
 from moldau.api.record_producer import RecordProducer
 from moldau.data.append_forwarding import AppendResult
 from moldau.data.fetch import ParkedFetch, PartitionFetch, PartitionFetchResult
+from moldau.data.fetch_session import FetchSession, NameOf, SessionPartition
 from moldau.data.offsets import DescribedProducer, FoundOffset
 from moldau.data.record_reader import ReadPage, RecordFilter, offset_at, read_page
 from moldau.data.transactional_produce import AppendOutcome, TransactionalWrite
@@ -151,14 +152,16 @@ class _Parking:
         self._on_ready(results)
 
 
+SessionResult = tuple[SessionPartition, PartitionFetchResult]
+
+
 class GuardedFetch:
-    __slots__ = ("_broker", "_granted", "_guard", "_service")
+    __slots__ = ("_broker", "_guard", "_service")
 
     def __init__(self, guard: Guard, broker: Broker) -> None:
         self._guard = guard
         self._broker = broker
         self._service = broker.fetch
-        self._granted = guard.granted_topics("fetch.fetch")
 
     def fetch(
         self,
@@ -195,10 +198,59 @@ class GuardedFetch:
             parking.is_parked = parked is not None
         return parked
 
-    def _refused(self, requests: Sequence[PartitionFetch]) -> set[int]:
+    def fetch_in_session(
+        self,
+        session: FetchSession,
+        *,
+        name_of: NameOf,
+        reads_committed: bool,
+        bytes_min: int,
+        bytes_max: int,
+        wait_ms_max: int,
+        on_ready: Callable[[list[SessionResult]], None],
+    ) -> ParkedFetch | None:
+        """As `fetch`, of what changed in the session. `on_ready` gets what is news for the client.
+
+        Rights are checked for all that is read, and for all partitions when ACLs have changed.
+        """
+        is_open = self._guard.is_open
+        session.judge(self._guard.rights())
+        reading, requests = session.begin(name_of, reads_committed=reads_committed)
+        without: list[SessionPartition] = []
+        use_case = "fetch.fetch_in_session"
+        if not is_open and (refused := self._refused(requests, use_case)):
+            without = session.leave_out(refused)
+
+        def deliver(results: list[PartitionFetchResult]) -> None:
+            if not is_open and session.parked is not None:
+                gone = self._refused(requests, use_case)
+                results = [_REFUSED if at in gone else result for at, result in enumerate(results)]
+            found = list(zip(reading, results, strict=False))
+            found += [(each, _REFUSED) for each in without]
+            session.ended()
+            on_ready(session.settle(found))
+
+        if without and len(without) == len(session):
+            deliver([])
+            return None
+        parked = self._service.fetch(
+            requests,
+            bytes_min=bytes_min,
+            bytes_max=bytes_max,
+            wait_ms_max=wait_ms_max,
+            on_ready=deliver,
+            in_session=True,
+        )
+        session.parked = parked
+        return parked
+
+    def _refused(
+        self, requests: Sequence[PartitionFetch], use_case: str = "fetch.fetch"
+    ) -> set[int]:
         """The positions of requests that are not allowed."""
-        guard, granted = self._guard, self._granted
+        guard = self._guard
         guard.refresh()
+        granted = guard.granted_topics(use_case)
         refused = set()
         denied: set[str] = set()
         for position, request in enumerate(requests):
@@ -206,9 +258,9 @@ class GuardedFetch:
             # None: an unknown id, which the service refuses.
             if topic is None or topic in granted:
                 continue
-            if topic not in denied and guard.allows("fetch.fetch", _TOPIC, topic):
+            if topic not in denied and guard.allows(use_case, _TOPIC, topic):
                 if self._broker.image.topic(topic) is not None:
-                    guard.remember("fetch.fetch", topic)
+                    guard.remember(use_case, topic)
             else:
                 # Once in the audit log, not for each of its partitions.
                 denied.add(topic)

@@ -144,7 +144,9 @@ class Dispatcher:
 
     def on_closed(self, connection: Connection) -> None:
         """The connection itself abandons its deferred replies."""
-        self._sessions.pop(connection, None)
+        session = self._sessions.pop(connection, None)
+        if session is not None:
+            session.fetch_sessions.close(connection)
 
     def set_principal(self, connection: Connection, principal: Principal) -> Session:
         """Who the client of a connection is, from its next request on."""
