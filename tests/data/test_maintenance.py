@@ -1,9 +1,14 @@
 """Watching the disk: produce is refused below the reserve, and what waited for room comes back."""
 
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
+from harness.virtual_loop import run_virtually
 from moldau.data.disk_space import DiskGuard
 from moldau.data.maintenance import Maintenance, MaintenanceConfig
 from moldau.data.partitions import Partitions
@@ -19,6 +24,7 @@ class World:
     def __init__(self) -> None:
         self.free = RESERVE
         self.retries = 0
+        self.hosted: list[SimpleNamespace] = []
         self.disk = DiskGuard()
         self.upkeep = Maintenance(
             config=MaintenanceConfig(
@@ -36,6 +42,17 @@ class World:
 
     async def repair(self) -> None:
         pass
+
+    def __iter__(self) -> Iterator[SimpleNamespace]:
+        return iter(self.hosted)
+
+    def host(self, *, flushes_at_intervals: bool, is_open: bool = True) -> Mock:
+        """What a flush is requested with."""
+        replica = Mock(is_open=is_open)
+        self.hosted.append(
+            SimpleNamespace(replica=replica, flushes_at_intervals=flushes_at_intervals)
+        )
+        return cast(Mock, replica.flush_soon)
 
     def finish_moves(self) -> None:
         pass
@@ -65,3 +82,21 @@ def test_offline_partitions_are_tried_again_at_every_look_that_finds_room_and_at
     world = World()
     tried = [world.look(free)[1] for free in (RESERVE, 0, 0, RESERVE, RESERVE * 2)]
     assert tried == [1, 0, 0, 1, 1]
+
+
+def test_partitions_with_that_policy_are_flushed_at_every_interval_and_no_others() -> None:
+    world = World()
+    asked = world.host(flushes_at_intervals=True)
+    others = [
+        world.host(flushes_at_intervals=False),
+        world.host(flushes_at_intervals=True, is_open=False),
+    ]
+
+    async def scenario() -> None:
+        flushes = asyncio.create_task(world.upkeep._run_flushes())
+        await asyncio.sleep(3.5)
+        flushes.cancel()
+
+    run_virtually(scenario())
+    assert asked.call_count == 3
+    assert [other.call_count for other in others] == [0, 0]

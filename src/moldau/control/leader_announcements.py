@@ -87,9 +87,10 @@ class LeaderAnnouncements:
     def lead(self, key: Key, epoch: Epoch, in_sync: tuple[BrokerId, ...]) -> None:
         """This broker leads a partition, with these replicas in sync."""
         known = self._mine.get(key)
-        led = LedPartition(key[0], key[1], epoch, in_sync)
-        if known is not None and known[1] == led:
+        # The usual case, every few seconds for each partition: without an object.
+        if known is not None and known[1].epoch == epoch and known[1].in_sync == in_sync:
             return
+        led = LedPartition(key[0], key[1], epoch, in_sync)
         self._version += 1
         self._mine[key] = (self._version, led)
         self._note(self._me, (led,))

@@ -12,7 +12,6 @@ from moldau.data.partitions import HostedPartition, Partitions
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
 from moldau.model.errors import DiskFullError
-from moldau.model.flush import FlushPolicy
 from moldau.model.ids import TimestampMs
 
 log = logging.getLogger(__name__)
@@ -22,6 +21,8 @@ _SNAPSHOT_CHECK_SECONDS = 5.0
 _REPAIR_SECONDS = 5.0
 _PARTITIONS_PER_TURN = 50
 """Requests are served after this many partitions."""
+_LOOKS_PER_TURN = 1_000
+"""The same, where most partitions only cost a look."""
 
 
 class MaintenanceConfig(Struct, frozen=True, kw_only=True):
@@ -97,9 +98,12 @@ class Maintenance:
     async def _run_flushes(self) -> None:
         while True:
             await asyncio.sleep(self._config.flush_interval_ms / 1000)
-            async for hosted in self._in_turns():
-                if hosted.replica.log.config.flush is FlushPolicy.INTERVAL:
+            # Every second, and few partitions have this policy: without a turn for every few.
+            for number, hosted in enumerate(self._partitions, 1):
+                if hosted.flushes_at_intervals and hosted.replica.is_open:
                     hosted.replica.flush_soon()
+                if number % _LOOKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
 
     async def _run_snapshots(self) -> None:
         while True:

@@ -76,6 +76,7 @@ class HostedPartition:
         "codec",
         "config",
         "deletes",
+        "flushes_at_intervals",
         "internal",
         "is_compacted",
         "is_plain",
@@ -99,6 +100,8 @@ class HostedPartition:
         self.codec = codec_of(config.compression_type)
         self.is_compacted = config.compacted
         self.deletes = "delete" in config.cleanup_policy
+        flush = log_config(config, internal=self.internal).flush
+        self.flushes_at_intervals = flush is FlushPolicy.INTERVAL
         self.stamps_append_time = config.timestamp_type == "LogAppendTime"
         self.bounds_timestamps = not self.stamps_append_time and (
             min(config.timestamp_before_max_ms, config.timestamp_after_max_ms) < LONG_MAX

@@ -108,6 +108,25 @@ class RaftCore(RaftState):
             return RaftIndex(0)
         return min((progress.match for progress in self.progress.values()), default=self.end)
 
+    # ---- shortcuts: what steps of idle groups come to, for thousands of them a second
+
+    def heard_from(self, peer: BrokerId, at: int) -> None:
+        """As a step with PeerAlive or LeaderAlive of this epoch, which have no effects where the
+        commit index is known."""
+        if self._leader is not None:
+            self._leader.heard_from(peer, at)
+        elif peer == self.leader and self.role is Role.FOLLOWER:
+            self.last_contact_at = at
+
+    def rests(self, now: int) -> bool:
+        """As a step with Tick, if that has no effects; False: it may have some, so step."""
+        if self._leader is None:
+            return self.election.deadline > now
+        if not self._leader.rests(now):
+            return False
+        self.now = now
+        return True
+
     def step(self, now: int, event: Event) -> list[Effect]:
         """Handle one event. Raises RaftRejection (nothing has changed), and RaftError: a rule is
         broken and this replica must stop."""

@@ -225,6 +225,11 @@ class Leader:
             self._note_contact(progress)
         self.reads.on_confirmed(sender, message.round)
 
+    def heard_from(self, peer: BrokerId, at: int) -> None:
+        progress = self._state.progress[peer]
+        progress.last_contact_at = at
+        progress.note_caught_up(self._state.end, at)
+
     def _note_contact(self, progress: Progress) -> None:
         progress.last_contact_at = self._state.now
         progress.note_caught_up(self._state.end, self._state.now)
@@ -323,18 +328,35 @@ class Leader:
         self.reads.on_tick()
         self._retry_late()
 
+    def rests(self, now: int) -> bool:
+        """As `on_tick`, if all that is due is the check of a quorum that is there; else False."""
+        if self.transfer.deadline <= now or self.reads.deadline <= now:
+            return False
+        for member in self._state.progress.values():
+            if member.deadline <= now:
+                return False
+        shortest = self._state.config.election_ms_min
+        if now >= self._quorum_checked_at + shortest:
+            if not self._has_quorum(now - shortest):
+                return False
+            self._quorum_checked_at = now
+        return True
+
     def _check_quorum(self) -> None:
         """Step down without contact to a majority: it may have elected another leader."""
         state = self._state
         self._quorum_checked_at = state.now
         # Counted back from now, not from the last check: this process may have been paused.
-        since = state.now - state.config.election_ms_min
+        if not self._has_quorum(state.now - state.config.election_ms_min):
+            self._step_down()
+
+    def _has_quorum(self, since: int) -> bool:
+        state = self._state
         alive = 0
         for voter in state.members.voters:
             if voter == state.me or state.progress[voter].last_contact_at > since:
                 alive += 1
-        if alive < state.members.quorum:
-            self._step_down()
+        return alive >= state.members.quorum
 
     def _retry_late(self) -> None:
         state = self._state

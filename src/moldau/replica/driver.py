@@ -438,8 +438,14 @@ class RaftDriver:
 
     def _on_due(self, group: RaftGroup, now: int) -> None:
         self._receiver.refresh(group)
-        if group.core.deadline <= now:
+        core = group.core
+        if not core.rests(now):
             self._stepper.handle(group, e.Tick())
+        elif self._batcher.is_settled(group):
+            # Idle, as nearly all groups of a broker may be: no step, and no turn of its own.
+            deadline = core.deadline
+            if deadline < group.timer_at:
+                self._timers.set(group, deadline)
         else:
             self._stepper.touch(group)
 

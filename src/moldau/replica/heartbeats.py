@@ -6,7 +6,7 @@ in peer_heartbeat.py; a core receives it only before a decision that depends on 
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch
 from moldau.net.peers.frames import FrameKind
@@ -105,27 +105,25 @@ class HeartbeatExchange:
 
     # ---- per group
 
-    def contacts(self, group: RaftGroup) -> Iterator[tuple[int, Event]]:
-        """Contacts with the group's members that its core does not know yet, with their times."""
+    def refresh(self, group: RaftGroup) -> None:
+        """Tell the core of contacts with the group's members that it does not know yet."""
         core = group.core
+        epoch, peers = core.epoch, self._peers
         if core.role is Role.LEADER:
             for broker, progress in core.progress.items():
-                peer = self._peers.get(broker)
+                peer = peers.get(broker)
                 if peer is None:
                     continue
-                acknowledged_at = peer.heartbeat.acknowledged_at(group, core.epoch)
+                acknowledged_at = peer.heartbeat.acknowledged_at(group, epoch)
                 if acknowledged_at > progress.last_contact_at:
-                    yield acknowledged_at, e.PeerAlive(broker, core.epoch)
+                    core.heard_from(broker, acknowledged_at)
             return
-        peer = self._peers.get(core.leader)
+        peer = peers.get(core.leader)
         if peer is not None:
-            last_contact_at = peer.heartbeat.leader_heard_at(group, core.epoch)
-            if last_contact_at > core.last_contact_at:
+            heard_at = peer.heartbeat.leader_heard_at(group, epoch)
+            if heard_at > core.last_contact_at:
                 # The commit index was handled when the heartbeat arrived.
-                yield (
-                    last_contact_at,
-                    e.LeaderAlive(core.leader, core.epoch, group.view.start_index),
-                )
+                core.heard_from(core.leader, heard_at)
 
     def track(self, group: RaftGroup) -> None:
         """Update the followers that receive this group's heartbeats after a membership change."""

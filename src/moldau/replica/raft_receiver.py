@@ -142,12 +142,10 @@ class RaftReceiver:
             self._stepper.notify(group)
 
     def refresh(self, group: RaftGroup) -> None:
-        """Step the core with contacts to its members, known from heartbeats."""
+        """Tell the core of contacts with its members, known from heartbeats."""
         if group.is_grown:
             self._stepper.handle_grown(group)
-        for last_contact_at, contact in self._heartbeats.contacts(group):
-            for effect in group.core.step(last_contact_at, contact):
-                self._effects.execute(group, effect)
+        self._heartbeats.refresh(group)
 
 
 def may_truncate(group: RaftGroup, message: Message | CorruptAppend) -> bool:

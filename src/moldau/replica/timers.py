@@ -76,6 +76,8 @@ class GroupTimers:
         if late <= _STALL_MS:
             self._graces = 0
         heap = self._heap
+        # What is set meanwhile arms nothing: the first of all is armed at the end.
+        self._timer_at = was_due
         try:
             while heap and heap[0][0] <= now:
                 at, _, group = heappop(heap)
@@ -83,6 +85,7 @@ class GroupTimers:
                     group.timer_at = FOREVER
                     self._on_due(group, now)
         finally:
+            self._timer_at = FOREVER
             if heap:
                 self._arm(heap[0][0])
 

@@ -124,6 +124,17 @@ class TurnBatcher:
             self._set_timer(group)
             stepper.settled(group)
 
+    def is_settled(self, group: RaftGroup) -> bool:
+        """Whether `_settle` would do nothing but set the timer."""
+        core = group.core
+        return (
+            not group.is_grown
+            and core.flushed >= core.end
+            and core.commit <= group.commit_notified
+            and not group.has_controls
+            and core.progress is group.tracked
+        )
+
     # ---- entries
 
     def _send_bulk(self) -> bool:
