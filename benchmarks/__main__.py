@@ -21,6 +21,8 @@ from benchmarks.suites import (
     flush,
     groups,
     http,
+    kafka,
+    kafka_shapes,
     peers,
     produce,
     queues,
@@ -48,12 +50,16 @@ SUITES: dict[str, ModuleType] = {
     "cluster": cluster,
     "cluster-life": cluster_life,
     "peers": peers,
+    "kafka": kafka,
+    "kafka-shapes": kafka_shapes,
 }
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small loads: one to two minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="small loads, to see that all runs: Java stays cold"
+    )
     parser.add_argument(
         "--only",
         action="append",
@@ -68,10 +74,19 @@ def arguments() -> argparse.Namespace:
         default=1,
         help="how often a disturbed load is run again (default 1)",
     )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="how long each server takes the load of the long run in kafka-shapes (default 2, "
+        "with --quick 0.2)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     parser.add_argument("--dir", type=Path, help="where data goes: the disk that is measured")
     parser.add_argument(
-        "--write-docs", action="store_true", help="write the measured part of docs/performance.md"
+        "--write-docs",
+        action="store_true",
+        help="write the measured parts of docs/performance.md and README.md",
     )
     return parser.parse_args()
 
@@ -92,6 +107,7 @@ def main() -> int:
             quick=options.quick,
             repetitions=max(1, options.repetitions),
             retries=options.retries,
+            minutes=options.minutes or (0.2 if options.quick else 2.0),
         )
         with bench.progress(sum(suite.STEPS for suite in chosen.values())):
             for name, suite in chosen.items():

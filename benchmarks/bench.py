@@ -19,8 +19,8 @@ PARTITIONS = 6
 TOPIC_SECONDS_MAX = 90.0
 """A thousand partitions are made and led by then, also on a machine that does other things."""
 DISTURBED_SHARE = 0.15
-USED_UP = ("amqp-consume",)
-"""Loads that take away what they read: they cannot be run again."""
+ONCE = ("amqp-consume", "kafka-fetch-cold")
+"""Loads that cannot be run again: they take away what they read, or read it into memory."""
 
 
 class Target(Protocol):
@@ -44,6 +44,10 @@ class Bench:
     quick: bool
     repetitions: int = 3
     retries: int = 1
+    minutes: float = 2.0
+    """How long each server takes the load of the long run."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of what was fetched for this run, by name."""
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     notes: list[str] = field(default_factory=list)
     _progress: Progress | None = None
@@ -68,12 +72,12 @@ class Bench:
 
         In a full run, when other programs took much of the machine meanwhile, it is run again, as
         often as `retries` says, and the run that was disturbed least counts; unless the load
-        uses up what it reads.
+        cannot be repeated.
         """
         full = {"port": running.port, "bootstrap": running.bootstrap, **spec}
         full["properties"] = getattr(running, "properties", {})
         sample = run_client(kind, full, running.server)
-        tries = 0 if self.quick or kind in USED_UP else self.retries
+        tries = 0 if self.quick or kind in ONCE else self.retries
         while sample.other_cpu_share > DISTURBED_SHARE and tries > 0:
             tries -= 1
             again = run_client(kind, full, running.server)
@@ -85,7 +89,7 @@ class Bench:
         self.record(f"{metric}.client_cpu_share", sample.client_cpu_s / sample.wall_s)
         self.record(f"{metric}.server_cpu_share", sample.server_cpu_s / sample.wall_s)
         self.record("other_cpu_share", sample.other_cpu_share)
-        for key in ("p50_us", "p99_us"):
+        for key in ("p50_us", "p99_us", "p999_us", "max_us"):
             if key in sample.detail:
                 self.record(f"{metric}.{key}", sample.detail[key])
         return sample

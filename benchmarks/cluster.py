@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,12 +57,16 @@ class RunningCluster:
 
 @contextlib.contextmanager
 def cluster(
-    directory: Path, *, flush: str = "never", name: str = "cluster"
+    directory: Path,
+    *,
+    flush: str = "never",
+    name: str = "cluster",
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[RunningCluster]:
     """Three brokers on this machine, gone afterwards with their data."""
     home = directory / name
     home.mkdir()
-    found = Cluster(BROKERS, settings={"LOG__FLUSH": flush}, data_dir=home)
+    found = Cluster(BROKERS, settings={"LOG__FLUSH": flush, **(settings or {})}, data_dir=home)
     try:
         with found:
             yield RunningCluster(cluster=found, server=Members(name, found))

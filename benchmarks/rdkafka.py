@@ -79,6 +79,7 @@ def load() -> Any:
         "rd_kafka_event_message_count": (ctypes.c_size_t, [pointer]),
         "rd_kafka_event_message_next": (ctypes.POINTER(Message), [pointer]),
         "rd_kafka_event_destroy": (None, [pointer]),
+        "rd_kafka_message_latency": (ctypes.c_int64, [ctypes.POINTER(Message)]),
         "rd_kafka_err2str": (text, [integer]),
         "rd_kafka_version_str": (text, []),
         "rd_kafka_mock_cluster_new": (pointer, [pointer, integer]),
@@ -92,7 +93,7 @@ def load() -> Any:
     return lib
 
 
-def _new_handle(lib: Any, config: dict[str, str], *, delivery_events: bool) -> int:
+def new_handle(lib: Any, config: dict[str, str], *, delivery_events: bool) -> int:
     reason = ctypes.create_string_buffer(512)
     conf = lib.rd_kafka_conf_new()
     for key, value in config.items():
@@ -112,7 +113,7 @@ class BulkProducer:
     def __init__(self, config: dict[str, str], topic: str, *, size: int, chunk: int) -> None:
         self._lib = load()
         # Only failures are reported: a report per message would be Python work per message.
-        self._handle = _new_handle(
+        self._handle = new_handle(
             self._lib, {**config, "delivery.report.only.error": "true"}, delivery_events=True
         )
         self._events = self._lib.rd_kafka_queue_get_main(self._handle)
@@ -165,7 +166,7 @@ class MockCluster:
 
     def __init__(self, topics: dict[str, int]) -> None:
         self._lib = load()
-        self._handle = _new_handle(self._lib, {"log_level": "0"}, delivery_events=False)
+        self._handle = new_handle(self._lib, {"log_level": "0"}, delivery_events=False)
         self._cluster = self._lib.rd_kafka_mock_cluster_new(self._handle, 1)
         for topic, partitions in topics.items():
             error = self._lib.rd_kafka_mock_topic_create(

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import platform
-import shutil
-import subprocess
 import sys
-from dataclasses import dataclass, field
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +13,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.bench import Bench
+from benchmarks.beside import METRICS
+from benchmarks.kafka_report import beside_table, kafka_targets_table, warmth, write_kafka_docs
+from benchmarks.machine import machine
 from benchmarks.suites.peers import PEERS
+from benchmarks.tables import Table, judged, number, replace_between
 from benchmarks.targets import verdicts
 
 DOCS_PATH = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -30,42 +29,12 @@ DOCS_NEW = f"""# Performance
 {END}
 """
 
-
-@dataclass
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[str]] = field(default_factory=list)
-
-
 LOAD_COLUMNS = ["load", "client", "server", "MB/s", "msg/s", "CPU ms/MB", "CPU µs/msg"]
 
 
-def number(value: float | None) -> str:
-    """Three digits that mean something."""
-    if value is None:
-        return "–"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}"
-
-
 def targets_table(bench: Bench) -> Table:
-    table = Table("Targets", ["measurement", "target", "measured", "lowest–highest", ""])
-    for target, value, met in verdicts(bench):
-        values = bench.values[target.metric]
-        table.rows.append(
-            [
-                target.name,
-                target.text,
-                f"{number(value)} {target.unit}",
-                f"{number(min(values))}–{number(max(values))}",
-                "met" if met else "MISSED",
-            ]
-        )
-    return table
+    found = [one for one in verdicts(bench) if not one[0].metric.startswith(METRICS)]
+    return judged(bench, "Targets", found)
 
 
 def loads_table(bench: Bench) -> Table:
@@ -274,8 +243,8 @@ def peers_table(bench: Bench) -> Table:
     return table
 
 
-def tables(bench: Bench) -> list[Table]:
-    made = (
+def tables(bench: Bench, *, with_kafka: bool = True) -> list[Table]:
+    made: tuple[Callable[[Bench], Table], ...] = (
         targets_table,
         loads_table,
         cluster_table,
@@ -285,6 +254,8 @@ def tables(bench: Bench) -> list[Table]:
         life_table,
         peers_table,
     )
+    if with_kafka:
+        made = (*made, beside_table, kafka_targets_table)
     return [table for table in (make(bench) for make in made) if table.rows]
 
 
@@ -313,6 +284,7 @@ def notes(bench: Bench) -> list[str]:
         "raw sockets send prepared frames. Other systems are driven by raw sockets.",
         *bench.notes,
     ]
+    found += warmth(bench)
     other = bench.value("other_cpu_share")
     if other is not None:
         highest = max(bench.values["other_cpu_share"])
@@ -323,48 +295,14 @@ def notes(bench: Bench) -> list[str]:
     return found
 
 
-# --- machine --------------------------------------------------------------------------------------
-
-
-def _version(command: list[str]) -> str | None:
-    if not shutil.which(command[0]):
-        return None
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    return (done.stdout or done.stderr).strip().splitlines()[0] if done.returncode == 0 else None
-
-
-def machine() -> dict[str, str]:
-    cpu = "unknown"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.lower().startswith(("model name", "cpu part")):
-            cpu = line.split(":", 1)[1].strip()
-            break
-    memory = Path("/proc/meminfo").read_text().split("\n", 1)[0].split()[1]
-    found = {
-        "processor": f"{os.cpu_count()} cores, {platform.machine()}, {cpu}",
-        "memory": f"{int(memory) / 1e6:.0f} GB",
-        "kernel": f"{platform.system()} {platform.release()}",
-        "Python": platform.python_version(),
-    }
-    for package in ("moldau", "uvloop", "crc32c", "confluent-kafka"):
-        found[package] = metadata.version(package)
-    redis = _version(["redis-server", "--version"])
-    if redis:
-        found["Redis"] = redis.split("v=", 1)[-1].split()[0]
-    nats = _version(["nats-server", "--version"])
-    if nats:
-        found["NATS"] = nats.split("v", 1)[-1].split()[-1].lstrip("v")
-    rabbit = _version(["dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server"])
-    if rabbit:
-        found["RabbitMQ"] = rabbit
-    return found
+# --- files ----------------------------------------------------------------------------------------
 
 
 def as_json(bench: Bench, command: str) -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": command,
-        "machine": machine(),
+        "machine": machine(bench.versions),
         "targets": [
             {
                 "name": target.name,
@@ -389,21 +327,26 @@ def write_json(bench: Bench, path: Path, command: str) -> None:
 def markdown(bench: Bench, command: str) -> str:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     parts = [f"Measured on {today} with `{command}`.", ""]
-    parts += [f"- {key}: {value}" for key, value in machine().items()]
-    for table in tables(bench):
-        parts += ["", f"### {table.title}", "", "| " + " | ".join(table.columns) + " |"]
-        parts.append("|" + "---|" * len(table.columns))
-        parts += ["| " + " | ".join(row) + " |" for row in table.rows]
+    parts += [f"- {key}: {value}" for key, value in machine(bench.versions).items()]
+    for table in tables(bench, with_kafka=False):
+        parts += ["", f"### {table.title}", "", *table.markdown()]
     parts += ["", "### How to read this", "", *(f"- {note}" for note in notes(bench))]
     return "\n".join(parts)
 
 
+def is_general(metric: str) -> bool:
+    """Whether a figure belongs to the measured part that has no Kafka."""
+    return not metric.startswith(METRICS) and metric != "other_cpu_share"
+
+
 def write_docs(bench: Bench, command: str, path: Path = DOCS_PATH) -> None:
-    """Replace what stands between the two markers; the rest of the page is written by people."""
-    page = path.read_text() if path.exists() else DOCS_NEW
-    if BEGIN not in page or END not in page:
-        raise ValueError(f"{path} has no markers {BEGIN} and {END}")
-    before, rest = page.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{before}{BEGIN}\n{markdown(bench, command)}\n{END}{after}")
+    """Replace what stands between two markers; the rest of the page is written by people.
+
+    What is compared with Apache Kafka has markers of its own: each part stays as it is when
+    nothing of it was measured.
+    """
+    if any(is_general(metric) for metric in bench.values):
+        page = path.read_text() if path.exists() else DOCS_NEW
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(replace_between(page, BEGIN, END, markdown(bench, command), path.name))
+    write_kafka_docs(bench, command, notes(bench), path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
+from benchmarks.beside import CASES, OURS, SHAPE_CASES, aims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +332,19 @@ TARGETS = (
         at_least=True,
         unit="×",
     ),
+)
+
+
+TARGETS += tuple(
+    Target(
+        name=f"beside Apache Kafka: {aim.name}",
+        metric=f"{case.metric}.{OURS}.{aim.ratio}",
+        limit=aim.limit,
+        at_least=aim.at_least,
+        unit="×",
+    )
+    for case in (*CASES, *SHAPE_CASES)
+    for aim in aims(case)
 )
 
 

@@ -8,7 +8,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.clients import amqp, facade, http, kafka, kafka_raw, nats, queue, rabbitmq, redis
+from benchmarks.clients import (
+    amqp,
+    facade,
+    http,
+    kafka,
+    kafka_raw,
+    nats,
+    queue,
+    rabbitmq,
+    redis,
+    shapes,
+    transactions,
+)
 
 Run = Callable[[], dict[str, Any]]
 LOADS: dict[str, Callable[[dict[str, Any]], Run]] = {
@@ -21,6 +33,8 @@ LOADS: dict[str, Callable[[dict[str, Any]], Run]] = {
     **queue.LOADS,
     **rabbitmq.LOADS,
     **redis.LOADS,
+    **shapes.LOADS,
+    **transactions.LOADS,
 }
 
 

@@ -133,9 +133,36 @@ def latency(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     return warmed_up(exchange, spec)
 
 
+def fetch_once(sock: socket.socket, spec: dict[str, Any], offsets: dict[int, int]) -> int:
+    """One request for all partitions; the records that came. Moves the offsets."""
+    sock.sendall(
+        frames.fetch(
+            spec["topic"],
+            offsets,
+            bytes_max=spec.get("bytes_max", 8_000_000),
+            partition_bytes_max=spec.get("partition_bytes_max", 4_000_000),
+        )
+    )
+    (length,) = struct.unpack(">i", receive_exactly(sock, 4))
+    reply = memoryview(receive_exactly(sock, length))
+    answered, seen = {}, 0
+    for partition, error, records in frames.parse_fetch(reply):
+        if error:
+            raise LoadError(f"partition {partition}: error code {error}")
+        following, found = frames.offset_after(records, offsets[partition])
+        answered[partition] = following
+        seen += found
+    # Partitions that were served go to the end of the line, or the last would starve.
+    for partition, following in answered.items():
+        if following != offsets[partition]:
+            del offsets[partition]
+            offsets[partition] = following
+    return seen
+
+
 def fetch(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     """Fetches all partitions from their start over one connection; looks at batch headers only."""
-    topic, count, size = spec["topic"], spec["count"], spec["size"]
+    count, size = spec["count"], spec["size"]
     sock = connect(spec["port"])
 
     def work() -> int:
@@ -144,28 +171,7 @@ def fetch(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
         while seen < count:
             if time.perf_counter() > deadline:
                 raise LoadError(f"{seen} of {count} messages after a minute")
-            sock.sendall(
-                frames.fetch(
-                    topic,
-                    offsets,
-                    bytes_max=spec.get("bytes_max", 8_000_000),
-                    partition_bytes_max=spec.get("partition_bytes_max", 4_000_000),
-                )
-            )
-            (length,) = struct.unpack(">i", receive_exactly(sock, 4))
-            reply = memoryview(receive_exactly(sock, length))
-            answered = {}
-            for partition, error, records in frames.parse_fetch(reply):
-                if error:
-                    raise LoadError(f"partition {partition}: error code {error}")
-                following, found = frames.offset_after(records, offsets[partition])
-                answered[partition] = following
-                seen += found
-            # Partitions that were served go to the end of the line, or the last would starve.
-            for partition, following in answered.items():
-                if following != offsets[partition]:
-                    del offsets[partition]
-                    offsets[partition] = following
+            seen += fetch_once(sock, spec, offsets)
         return seen
 
     return lambda: timed(count, size, work)

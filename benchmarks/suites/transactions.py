@@ -19,17 +19,20 @@ from confluent_kafka import Producer
 
 from benchmarks import servers
 from benchmarks.bench import Bench, Target, topic
+from benchmarks.clients.transactions import (
+    MESSAGE,
+    MESSAGES,
+    WAIT_SECONDS_MAX,
+    one_transaction,
+    settings,
+)
 from benchmarks.harness import BenchmarkError, free_port
 
 PRODUCERS = 8
 FLUSHES = ("always", "never")
 STEPS = 2 * (1 + len(FLUSHES))
-MESSAGES = 100
-"""Of a transaction, and of a batch."""
-MESSAGE = b"x" * 100
 SECONDS, SECONDS_QUICK = 4.0, 2.0
 PIPELINED_MAX = 5 * MESSAGES
-WAIT_SECONDS_MAX = 60.0
 
 
 def run(bench: Bench) -> None:
@@ -119,42 +122,25 @@ def _sent(work: Work, address: str, name: str, count: int, seconds: float, turn:
     return sum(done)
 
 
-def _settings(address: str) -> dict[str, str | int | float]:
-    # A batch is sent when it is full, not before. Idempotent and transactional: acks=all.
-    return {
-        "bootstrap.servers": address,
-        "enable.idempotence": "true",
-        "batch.num.messages": MESSAGES,
-        "linger.ms": 1000,
-    }
-
-
 def _transact(
     address: str, name: str, partition: int, own: str, seconds: float, ready: Ready
 ) -> int:
-    producer = Producer({**_settings(address), "transactional.id": own})
+    producer = Producer({**settings(address), "transactional.id": own})
     producer.init_transactions(WAIT_SECONDS_MAX)
-    _one_transaction(producer, name, partition)
+    one_transaction(producer, name, partition)
     ready()
     sent = 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        _one_transaction(producer, name, partition)
+        one_transaction(producer, name, partition)
         sent += MESSAGES
     return sent
-
-
-def _one_transaction(producer: Producer, name: str, partition: int) -> None:
-    producer.begin_transaction()
-    for _ in range(MESSAGES):
-        producer.produce(name, MESSAGE, partition=partition)
-    producer.commit_transaction(WAIT_SECONDS_MAX)
 
 
 def _produce(
     address: str, name: str, partition: int, own: str, seconds: float, ready: Ready
 ) -> int:
-    producer = Producer(_settings(address))
+    producer = Producer(settings(address))
     for _ in range(MESSAGES):
         producer.produce(name, MESSAGE, partition=partition)
     producer.flush(WAIT_SECONDS_MAX)
