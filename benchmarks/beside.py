@@ -162,7 +162,7 @@ KEYED = Row(
         "chunk": 25,
         "pending_max": 250,
     },
-    count=(600_000, 60_000),
+    count=(300_000, 60_000),
 )
 DRAIN = Row(
     key="drain",

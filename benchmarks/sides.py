@@ -120,7 +120,10 @@ def placed_topic(
         yield name
     finally:
         gone = admin.delete_topics([name], operation_timeout=seconds, request_timeout=seconds)
-        gone[name].result(seconds)
+        try:
+            gone[name].result(seconds)
+        except (KafkaException, TimeoutError) as error:
+            raise BenchmarkError(f"{running.server.name}: {name} stays: {error}") from error
 
 
 def _await_leaders(admin: Any, name: str, wanted: Sequence[int]) -> None:

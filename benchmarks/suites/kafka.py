@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks import sides
 from benchmarks.apache_kafka import Distribution, UnavailableError, distribution
 from benchmarks.bench import Bench
 from benchmarks.beside import CASES, KAFKA, MB, PARTITIONS, ROWS, SHAPES, STEADY, Case, Unit
-from benchmarks.harness import Sample
+from benchmarks.harness import BenchmarkError, Sample
 from benchmarks.sides import (
     VARIANTS,
     Side,
@@ -26,6 +26,8 @@ from benchmarks.sides import (
 )
 
 STEPS = len(CASES)
+Running = list[tuple[Side, Started]]
+"""All sides, Kafka first."""
 CLUSTER_SHARE = 0.4
 """Of a load, where three brokers share the machine of one."""
 TRANSACTION_SECONDS, TRANSACTION_SECONDS_QUICK = 4.0, 1.0
@@ -37,14 +39,36 @@ def run(bench: Bench) -> None:
         for _ in range(STEPS):
             bench.done()
         return
-    for brokers, flush in dict.fromkeys((case.brokers, case.flush) for case in CASES):
+    play(
+        bench,
+        found,
+        CASES,
+        lambda case, running: measure(bench, case, running, specification(bench, case)),
+    )
+
+
+def play(
+    bench: Bench,
+    found: Distribution,
+    cases: Sequence[Case],
+    measured: Callable[[Case, Running], None],
+) -> None:
+    """Measure all cases of the same servers one after another. One that fails ends no other."""
+    failed = []
+    for brokers, flush in dict.fromkeys((case.brokers, case.flush) for case in cases):
         bench.step(f"starting {brokers} × Kafka, flush={flush}")
         with started(bench, found, flush, brokers) as running:
-            for case in CASES:
-                if (case.brokers, case.flush) == (brokers, flush):
-                    bench.step(case.row.name)
-                    measure(bench, case, running, specification(bench, case))
-                    bench.done()
+            for case in cases:
+                if (case.brokers, case.flush) != (brokers, flush):
+                    continue
+                bench.step(case.row.name)
+                try:
+                    measured(case, running)
+                except BenchmarkError as error:
+                    failed.append(f"{case.name}: {error}")
+                bench.done()
+    if failed:
+        raise BenchmarkError("; ".join(failed))
 
 
 def available(bench: Bench) -> Distribution | None:
@@ -67,9 +91,7 @@ def available(bench: Bench) -> Distribution | None:
 
 
 @contextlib.contextmanager
-def started(
-    bench: Bench, found: Distribution, flush: str, brokers: int
-) -> Iterator[list[tuple[Side, Started]]]:
+def started(bench: Bench, found: Distribution, flush: str, brokers: int) -> Iterator[Running]:
     """All sides, Kafka first."""
     with contextlib.ExitStack() as stack:
         everyone = [kafka_side(found), *(variant.side() for variant in VARIANTS)]
@@ -82,7 +104,7 @@ def started(
 def measure(
     bench: Bench,
     case: Case,
-    running: list[tuple[Side, Started]],
+    running: Running,
     spec: dict[str, Any],
     before: Callable[[Started], None] = lambda _: None,
 ) -> None:

@@ -14,8 +14,9 @@ from benchmarks.bench import Bench
 from benchmarks.beside import COLD, KAFKA, PACED, SHAPE_CASES, SHAPE_PARTITIONS, Case
 from benchmarks.latencies import summary
 from benchmarks.page_cache import drop
-from benchmarks.sides import Side, Started, sample_of
+from benchmarks.sides import Started, sample_of
 from benchmarks.suites import kafka
+from benchmarks.suites.kafka import Running
 
 STEPS = len(SHAPE_CASES)
 SLICE_SECONDS_MAX = 60.0
@@ -30,17 +31,10 @@ def run(bench: Bench) -> None:
         for _ in range(STEPS):
             bench.done()
         return
-    for flush in dict.fromkeys(case.flush for case in SHAPE_CASES):
-        bench.step(f"starting Kafka, flush={flush}")
-        with kafka.started(bench, found, flush, 1) as running:
-            for case in SHAPE_CASES:
-                if case.flush == flush:
-                    bench.step(case.row.name)
-                    _measure(bench, case, running)
-                    bench.done()
+    kafka.play(bench, found, SHAPE_CASES, lambda case, running: _measure(bench, case, running))
 
 
-def _measure(bench: Bench, case: Case, running: list[tuple[Side, Started]]) -> None:
+def _measure(bench: Bench, case: Case, running: Running) -> None:
     spec = {**kafka.specification(bench, case), "partitions": SHAPE_PARTITIONS}
     if case.row is PACED:
         _long_run(bench, case, running, spec)
@@ -66,9 +60,7 @@ def slices(minutes: float) -> list[float]:
     return [seconds / count] * count
 
 
-def _long_run(
-    bench: Bench, case: Case, running: list[tuple[Side, Started]], spec: dict[str, Any]
-) -> None:
+def _long_run(bench: Bench, case: Case, running: Running, spec: dict[str, Any]) -> None:
     """Both servers in turns at the same rate; each keeps its topic, its log grows."""
     histograms: dict[str, Counter[int]] = {side.key: Counter() for side, _ in running}
     used = dict.fromkeys(histograms, 0.0)

@@ -1,9 +1,13 @@
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.apache_kafka import Distribution
 from benchmarks.bench import Bench
 from benchmarks.beside import CASES, Case
+from benchmarks.harness import BenchmarkError
 from benchmarks.suites import kafka, kafka_shapes
 
 pytestmark = pytest.mark.system
@@ -53,3 +57,25 @@ def test_a_long_run_is_cut_into_turns_of_at_most_a_minute(minutes: float, count:
     assert len(found) == count
     assert sum(found) == pytest.approx(minutes * 60)
     assert max(found) <= kafka_shapes.SLICE_SECONDS_MAX
+
+
+def test_a_case_that_fails_ends_no_other_and_is_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def nothing_runs(*_: object) -> Iterator[kafka.Running]:
+        yield []
+
+    monkeypatch.setattr(kafka, "started", nothing_runs)
+    failing, *others = [one for one in CASES if one.brokers == 1 and one.flush == "never"]
+    measured = []
+
+    def measure(one: Case, _: kafka.Running) -> None:
+        if one == failing:
+            raise BenchmarkError("no space")
+        measured.append(one)
+
+    found = Distribution(folder=Path(), version="4", java=Path(), java_version="17")
+    with pytest.raises(BenchmarkError, match=f"^{failing.name}: no space$"):
+        kafka.play(bench, found, [failing, *others], measure)
+    assert measured == others
