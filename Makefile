@@ -223,7 +223,7 @@ build/stubs/tools: proto/generate.py
 proto: build/stubs/tools ## generate the stubs of the gRPC API from proto/
 	@build/stubs/bin/python proto/generate.py
 
-bench: $(VENV)/bench ## measure one and three brokers against the targets, Apache Kafka and other peers (about 50 minutes)
+bench: $(VENV)/bench ## measure one and three brokers against the targets, Apache Kafka and other peers (about an hour)
 	@$(BIN)/python -m benchmarks
 
 bench-quick: $(VENV)/bench ## the same with small counts (about 12 minutes)

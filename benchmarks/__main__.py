@@ -78,8 +78,8 @@ def arguments() -> argparse.Namespace:
         "--minutes",
         type=float,
         metavar="N",
-        help="how long each server takes the load of the long run in kafka-shapes (default 2, "
-        "with --quick 0.2)",
+        help="how long each server takes the load of the long run in kafka-shapes, for each policy"
+        " (default 2, with --quick 0.2)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all values to a file")
     parser.add_argument("--dir", type=Path, help="where data goes: the disk that is measured")
