@@ -296,7 +296,7 @@ def test_what_comes_before_a_malformed_request_is_stored_and_answered() -> None:
     appends = SlowAppends()
     request = pb.SendBatchRequest(topic="t", messages=[MESSAGE]).SerializeToString()
     with opened(broker=appends.broker()) as door, grpc.insecure_channel(door.address) as channel:
-        send = channel.stream_stream("/moldau.v1.Queue/SendBatch")
+        send: Any = channel.stream_stream("/moldau.v1.Queue/SendBatch")
         answers = send(iter([request, request, b"\xff"]), timeout=wait_seconds_max())
         wait_until(lambda: appends.begun == 2, "both are being stored")
         appends.free.set()
