@@ -85,6 +85,10 @@ helm: | $(VENV)/python ## install helm into .venv by Go, for the tests of the ch
 	@if command -v go >/dev/null 2>&1; then GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.16.4; \
 	else echo "skipped: there is no Go to build helm"; fi
 
+$(VENV)/compile: $(BUILT_FROM) | $(VENV)/run
+	@$(LOCKED) 'mypy>=1.14' 'setuptools>=70' || { echo "error: mypy cannot be installed"; exit 1; }
+	@touch $@
+
 $(VENV)/bench: $(BUILT_FROM) | $(VENV)/check
 	@$(LOCKED) -e '.[test,bench]'
 	@touch $@
@@ -95,8 +99,22 @@ $(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 	@$(LOCKED) -e '.[test,spark,demo$(if $(JAVA),,$(comma)java)]'
 	@touch $@
 
+# Made by `make compile`. Python prefers its libraries to the source, so it must not be older.
+COMPILED := build/compiled
+NEWER     = $(shell find src -name '*.py' -newer $(COMPILED) -print -quit)
+TREE      = $(if $(wildcard $(COMPILED)),$(if $(NEWER),,$(abspath $(COMPILED))))
+
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
-	@exec $(BIN)/moldau dev
+	@$(if $(wildcard $(COMPILED)),$(if $(TREE),,echo "interpreted: the source is newer than what was compiled; make compile";),:;) \
+	PYTHONPATH=$(TREE) exec $(BIN)/moldau dev
+
+.PHONY: compile test-compiled
+compile: $(VENV)/compile ## compile the hot path for `make run`: a third to a half less CPU per request (two minutes)
+	@$(BIN)/python -m release.hot_path --to $(COMPILED)
+
+# Pure tests replace parts of what they test, which compiled classes refuse: they run interpreted.
+test-compiled: ready compile ## the tests that start brokers, with a compiled hot path (about 15 minutes)
+	@PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python tests/run.py --kind system -- $(PYTEST_ARGS)
 
 # Three programs of the tests are no Python packages: the client kcat, a browser, whose pages attack a
 # broker, and Prometheus, which watches brokers. Where they cannot be installed their tests are skipped, and
@@ -262,8 +280,8 @@ $(VENV)/release: $(BUILT_FROM) | $(VENV)/python
 site: $(VENV)/site ## build the documentation into build/site, to be read without a network
 	@$(BIN)/python -m docsite
 
-dist: $(VENV)/release ## build wheel and source distribution of the last commit into dist/, and check them
-	@$(BIN)/python -m release.dist
+dist: $(VENV)/release ## build wheels and source distribution of the last commit into dist/, and check them
+	@$(BIN)/python -m release.dist $(if $(shell command -v $(or $(CC),cc)),--compiled)
 
 changelog: $(VENV)/release ## move the fragments of changelog.d to CHANGELOG.md, for the version in src/moldau/version.py
 	@$(BIN)/towncrier build --yes --version "$$($(BIN)/moldau --version | cut -d' ' -f2)"

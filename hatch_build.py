@@ -1,14 +1,20 @@
-"""Compiles the decoder of the Spark source into the wheel, where that is possible.
+"""Compiles parts into the wheel, where that is possible: the decoder of the Spark source, and the
+hot path if asked by HOT_PATH=compiled.
 
-It needs Cython, which comes with the build, a C compiler and the headers of Python. Where any of
-them is missing the wheel is one of pure Python, and the source decodes with numpy.
+The hot path (release/hot_path.py) takes a minute or two, and its libraries are for one version of
+Python: an install from source is interpreted, `make dist` makes wheels that are compiled.
+
+The decoder needs Cython, which comes with the build, a C compiler and the headers of Python. Where
+any of them is missing the wheel is one of pure Python, and the source decodes with numpy.
 
 The library is put beside its source, so that editable installs find it, too. It is written against
 the stable ABI: one wheel serves Python 3.11 and all that follow.
 """
 
+import os
 import platform
 import shutil
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -29,6 +35,28 @@ class DecoderHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
+        self._add_decoder(build_data)
+        if version != "editable" and os.environ.get("HOT_PATH") == "compiled":
+            self._add_hot_path(build_data)
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_libraries"):
+            shutil.rmtree(self._libraries)
+
+    def _add_hot_path(self, build_data: dict[str, Any]) -> None:
+        """Raises: who asks for it wants no wheel without it."""
+        sys.path.insert(0, self.root)
+        from release.hot_path import compile_modules
+
+        self._libraries = tempfile.mkdtemp()
+        for library in compile_modules(Path(self.root), Path(self._libraries)):
+            name = library.relative_to(self._libraries).as_posix()
+            build_data["force_include"][str(library)] = name
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"{python}-{python}-{_glibc_tag()}"
+
+    def _add_decoder(self, build_data: dict[str, Any]) -> None:
         library = Path(self.root, LIBRARY)
         try:
             # One that was made from an older source must not be found.
@@ -62,6 +90,13 @@ def compile_decoder(source: Path, library: Path) -> None:
         command.run()
         (built,) = command.get_outputs()
         shutil.copyfile(built, library)
+
+
+def _glibc_tag() -> str:
+    """Of all machines whose C library is as new as this one's: the libraries need nothing else."""
+    from packaging.tags import platform_tags
+
+    return next(iter(platform_tags()))
 
 
 def _platform_tag() -> str:

@@ -13,6 +13,7 @@ import pytest
 import moldau
 from moldau.cli.errors import ExitCode
 from moldau.cli.main import cli as root
+from moldau.model.compiled import described
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -105,7 +106,7 @@ def test_an_example_that_is_wrong_would_be_noticed():
 
 
 def test_the_version_is_that_of_the_package(cli):
-    assert cli("--version").out == f"moldau {moldau.__version__}\n"
+    assert cli("--version").out == f"moldau {moldau.__version__} ({described()})\n"
 
 
 def test_a_mistyped_command_gets_a_suggestion(cli):

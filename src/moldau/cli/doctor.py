@@ -52,6 +52,7 @@ from moldau.cli.output import (
 )
 from moldau.client.protocols import Protocol
 from moldau.model.broker_report import FILES_BESIDE_CONNECTIONS, IDLE_MS
+from moldau.model.compiled import described
 from moldau.model.errors import MoldauError
 
 if TYPE_CHECKING:
@@ -275,7 +276,8 @@ def check_versions() -> Iterator[CheckResult]:
 
     yield ok(
         "versions",
-        f"moldau {__version__}, Python {platform.python_version()} on {platform.system()} "
+        f"moldau {__version__} ({described()}), Python {platform.python_version()} on "
+        f"{platform.system()} "
         f"{platform.machine()}, librdkafka {confluent_kafka.libversion()[0]}",
     )
     found, missing = [], []

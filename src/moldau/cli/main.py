@@ -14,6 +14,7 @@ from moldau.cli.click_groups import LazyGroup
 from moldau.cli.errors import ExitCode, exit_code
 from moldau.cli.first_process import leave_to_child
 from moldau.cli.output import report, report_error
+from moldau.model.compiled import described
 from moldau.model.errors import MoldauError
 
 _COMMANDS = {
@@ -71,6 +72,12 @@ class _Root(LazyGroup):
             raise _PipeClosed from error
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        click.echo(f"moldau {__version__} ({described()})")
+        ctx.exit()
+
+
 @click.group(
     name="moldau",
     cls=_Root,
@@ -82,7 +89,14 @@ class _Root(LazyGroup):
         "moldau consume greetings --from-beginning",
     ),
 )
-@click.version_option(__version__, "--version", message="moldau %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, and whether its hot path is compiled.",
+)
 def cli() -> None:
     """A distributed message queue and log that every Kafka client can use."""
 
