@@ -82,12 +82,17 @@ class FlushThreads:
             if self._is_stopping:
                 return
             idle.append(wake)
-            if works or self._is_stopping:
-                # Came in between; without an entry in the list somebody has woken this thread.
-                with suppress(ValueError):
-                    idle.remove(wake)
-                    continue
+            if (works or self._is_stopping) and self._stays_awake(wake):
+                continue
             wake.acquire()
+
+    def _stays_awake(self, wake: threading.Lock) -> bool:
+        """Work came in between. False: somebody has woken this thread already."""
+        try:
+            self._idle.remove(wake)
+        except ValueError:
+            return False
+        return True
 
     def stop(self) -> None:
         self._is_stopping = True
