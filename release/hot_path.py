@@ -4,7 +4,7 @@ python -m release.hot_path                  into build/compiled
 python -m release.hot_path --to DIR         into another folder
 
 The folder gets a copy of the packages with the compiled libraries beside their modules. Python
-prefers a library to the module that it was made from, so that whoever starts there runs compiled:
+prefers a library to the module that it was made from, so that what starts there runs compiled:
 PYTHONPATH=build/compiled moldau … The source tree stays as it is, and runs interpreted.
 
 It needs a C compiler, the headers of Python, and mypy. Exit status: 1 where one is missing; then

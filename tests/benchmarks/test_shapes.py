@@ -22,7 +22,7 @@ KEYED = {"topic": "bench", "producers": 3, "size_min": 100, "size_max": 1024}
         ("kafka-transactions", {"seconds": 0.5, "producers": 2}, 100),
     ],
 )
-def test_producers_of_many_shapes_are_acknowledged(
+def test_a_load_of_each_shape_runs(
     kind: str, spec: dict[str, Any], messages_min: int, tmp_path: Path
 ) -> None:
     with servers.mock_cluster(tmp_path, 6) as mock:

@@ -42,7 +42,7 @@ class RecordProducer:
         codec: Codec = Codec.NONE,
     ) -> dict[int, AppendResult]:
         """The result of each partition; `partitions` has the partition of each record."""
-        if partitions.count(partitions[0]) == len(records):
+        if records and partitions.count(partitions[0]) == len(records):
             by_partition = {partitions[0]: records}
         else:
             by_partition = {}
