@@ -19,6 +19,7 @@ from moldau.api.connections import ConnectionShown
 from moldau.api.entrance import Entrance
 from moldau.edge.grpc.calls import Calls
 from moldau.edge.grpc.service import handlers
+from moldau.model.topology import Endpoint
 from moldau.net.sockets import Sockets
 
 if TYPE_CHECKING:
@@ -309,6 +310,9 @@ class SimGrpcServer:
         self._socket = self._sockets.bound(host, port)
         name, number = self._socket.getsockname()
         return str(name), int(number)
+
+    def share(self, address: Endpoint) -> None:
+        """A simulated broker is alone on its machine."""
 
     def start(self) -> None:
         self._socket.listen(256)

@@ -191,6 +191,7 @@ class SimMachine(Machine):
         self.cleaner: SimCleaner | None = None
         self.log_levels = LogLevels()
         self.play = None
+        self.node = None
 
     def host_name(self) -> str:
         return self._host_name

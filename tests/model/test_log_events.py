@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/moldau"
 SERVER_SIDE = (
     *("api", "control", "coordination", "data", "edge", "groups", "leases", "log", "metadata"),
-    *("net", "queues", "raft", "replica", "security", "server", "transactions"),
+    *("net", "queues", "raft", "replica", "security", "server", "supervisor/node"),
+    "transactions",
 )
 LEVELS = {"warning": 0, "error": 1, "exception": 1, "critical": 2, "info": -1}
 ALL = {name: event for name, event in vars(log_events).items() if isinstance(event, Event)}

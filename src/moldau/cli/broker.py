@@ -4,6 +4,7 @@ The server is imported only to start a broker.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,11 +114,25 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any, play: "Playground | None" 
     return run_broker(resolved.config, on_ready=on_ready, play=play)
 
 
+def _serve_process() -> int:
+    """One process of a node, which its supervisor describes on stdin."""
+    from moldau.server.node.parent import end_with
+    from moldau.server.node.process import read_process
+    from moldau.server.run import run_broker
+
+    process = read_process(sys.stdin.buffer)
+    end_with(process.parent)
+    return run_broker(
+        process.config, on_ready=lambda info: click.echo(ready_line(info)), node=process
+    )
+
+
 @broker.command(
     "start",
     examples=(
         "moldau broker start --data-dir /var/lib/moldau --bootstrap   # first broker of a cluster",
         "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
+        "moldau broker start --processes auto --config broker.yaml   # a broker for each core",
         "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
 )
@@ -147,6 +162,18 @@ def _serve(resolved: "ResolvedConfig", on_ready: Any, play: "Playground | None" 
 )
 @click.option("--data-dir", metavar="DIR", help="Data directory.")
 @click.option(
+    "--processes",
+    metavar="N|auto",
+    help="Brokers, each a process, behind the same addresses; auto: one per core.  [default: 1]",
+)
+@click.option(
+    "--process",
+    "number",
+    hidden=True,
+    type=int,
+    help="Be this process of a node; its supervisor sets it, and sends the rest to stdin.",
+)
+@click.option(
     PLAY_OPTION,
     "play_dir",
     hidden=True,
@@ -160,14 +187,23 @@ def start(
     config_file: str | None,
     settings: tuple[tuple[str, str], ...],
     play_dir: Path | None,
+    number: int | None,
     **flags: str | bool | None,
 ) -> int:
-    """Run a broker until SIGTERM or Ctrl-C."""
+    """Run a broker, or several as one node, until SIGTERM or Ctrl-C."""
+    if number is not None:
+        return _serve_process()
     for listener in ("kafka", "raft", "grpc", "http"):
         flags[f"{listener}.addr"] = flags.pop(f"{listener}_addr")
     flags["security.insecure"] = flags.pop("insecure")
     names = {"broker_id": "--id", "security.insecure": "--insecure"}
     resolved = load(flags, settings, config_file, option_names=names)
+    from moldau.server.node.plan import process_count
+
+    if (count := process_count(resolved.config)) > 1:
+        from moldau.supervisor.node.run import run_node
+
+        return run_node(resolved.config, count, lambda line: click.echo(line))
     play = None
     if play_dir is not None:
         from moldau.supervisor.playground import SupervisedPlay
@@ -322,6 +358,15 @@ def dev(
     """Start one broker for development, without configuration."""
     flags = {"port": port, "data_dir": data_dir}
     resolved = load(flags, settings, config_file, preset={**_DEV_PRESET, **_shifted_ports(port)})
+    from moldau.server.node.plan import process_count
+
+    if process_count(resolved.config) > 1:
+        raise CommandError(
+            f"processes is {resolved.config.processes} ({resolved.sources['processes']}), and "
+            "moldau dev runs one",
+            hint="several: moldau broker start --processes N --bootstrap · or: --set processes=1",
+            code=ExitCode.USAGE,
+        )
     from moldau.supervisor.playground import LonePlay
 
     return _serve(

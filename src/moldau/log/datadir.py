@@ -8,9 +8,12 @@
     votes           the vote journal
     recovery.json   the plan of a recovery, as long as it is not complete here
     fence           left by a broker whose disk failed (flush_failure.py)
+    removed         the broker has left its cluster, and its directory never comes back
     metadata/       the log of the metadata group
     topics/<name>/<topic id>/<partition>/   one log each
     deleted/        logs of deleted topics on their way out
+    node.sock       where other processes of the same node ask this one
+    process-2/ …    the data directories of the other processes of the node
     strays/         logs that the metadata does not know; kept for the operator
 
 A topic's id is in the path, so a topic that is deleted and recreated never sees its old files.

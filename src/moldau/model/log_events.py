@@ -553,6 +553,29 @@ FILE_LIMIT_LOW: Final = _event(
     "The process may open few files, so fewer clients can connect than configured.",
     "Raise the limit: `ulimit -n`, or `LimitNOFILE` of systemd.",
 )
+PROCESS_ENDED: Final = _event(
+    _PROCESS,
+    "process-ended",
+    "warning",
+    "A process of a node (`processes`) ended, and is restarted or stays down as the line says.",
+    "The lines of that process before have the reason. After SIGKILL look at the kernel's log "
+    "(`dmesg`): the memory may have been too small.",
+)
+NODE_FAILED: Final = _event(
+    _PROCESS,
+    "node-failed",
+    "critical",
+    "A process of a node cannot work: it exited with a final error, or crashed again and again. "
+    "The whole node stops with its exit code.",
+    "Remedy what the lines of that process say, and start the node again.",
+)
+PROCESSES_EXCEED_CORES: Final = _event(
+    _PROCESS,
+    "processes-exceed-cores",
+    "warning",
+    "The node has more processes than it may use cores. They share them, which is not faster.",
+    "Set `processes` to the number in the line, or `auto`.",
+)
 CONFIG_UNMET: Final = _event(
     _PROCESS,
     "config-unmet",

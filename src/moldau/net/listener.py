@@ -91,7 +91,7 @@ class Listener:
         self._budget = budget
         self._clock = clock
         self._pool = BufferPool()
-        self._socket: socket.socket | None = None
+        self._listening: list[socket.socket] = []
         self._connections: dict[Connection, str] = {}
         self._unknown: ByAddress[Connection] = ByAddress()
         """Of these, those that have yet to log in."""
@@ -128,22 +128,27 @@ class Listener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address bound (port 0 picks a free one). Raises OSError."""
-        self._socket = sock = self._sockets.bound(host, port)
+        sock = self._sockets.bound(host, port)
+        self._listening.append(sock)
         name = sock.getsockname()
         return name[0], name[1]
 
+    def share(self, sock: socket.socket) -> None:
+        """Accept at this bound socket, too, which other processes may have as well."""
+        self._listening.append(sock)
+
     def start(self) -> None:
         """Start to accept. Before this the port is closed, and clients retry."""
-        if self._socket is None:
+        if not self._listening:
             raise RuntimeError("call bind before start")
-        self._socket.listen(_BACKLOG)
-        self._loop.add_reader(self._socket, self._on_acceptable)
+        for sock in self._listening:
+            sock.listen(_BACKLOG)
+            self._loop.add_reader(sock, self._on_acceptable, sock)
         self._timer = self._loop.call_later(_REAP_SECONDS, self._reap)
 
-    def _on_acceptable(self) -> None:
+    def _on_acceptable(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_EVENT_MAX):
-            listening = self._socket
-            if listening is None:
+            if listening not in self._listening:
                 return
             try:
                 sock, address = listening.accept()
@@ -157,13 +162,13 @@ class Listener:
                     events.ACCEPT_FAILED(),
                 )
                 self._loop.remove_reader(listening)
-                self._loop.call_later(1.0, self._accept_again)
+                self._loop.call_later(1.0, self._accept_again, listening)
                 return
             self._admit(sock, address[0], address[1])
 
-    def _accept_again(self) -> None:
-        if self._socket is not None:
-            self._loop.add_reader(self._socket, self._on_acceptable)
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            self._loop.add_reader(listening, self._on_acceptable, listening)
 
     def _admit(self, sock: socket.socket, host: str, port: int) -> None:
         limits = self._limits
@@ -270,10 +275,10 @@ class Listener:
             by_descriptor[descriptor].close("reset by client")
 
     def stop_accepting(self) -> None:
-        if self._socket is not None:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        while self._listening:
+            sock = self._listening.pop()
+            self._loop.remove_reader(sock)
+            sock.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

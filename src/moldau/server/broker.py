@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from moldau.api.broker import Broker
@@ -102,8 +103,8 @@ class BrokerServer:
         self._loop = asyncio.get_running_loop()
         self._report_storage_failure = on_storage_failure
         self._report_internal_error = on_internal_error
-        self._on_removed = on_removed
         self._storage = Storage.open(config, machine)
+        self._on_removed = partial(self._storage.end, on_removed)
         self._disk = DiskGuard()
         self._flusher = Flusher(
             loop=self._loop,
@@ -119,7 +120,7 @@ class BrokerServer:
         self._cleaner: Cleaner | None = None
         self._scrub: Scrubber | None = None
         self._leaderships = 0
-        self._ports = ReservedPorts(config, machine.sockets)
+        self._ports = ReservedPorts(config, machine.sockets, machine.shared_addresses)
         self._certificates = Certificates(config, HandshakeTurns(self._loop, clock))
         self._kafka: KafkaServer | None = None
         self._http: HttpListener | None = None
@@ -241,7 +242,7 @@ class BrokerServer:
             self._certificates.of_protocol(ListenerProtocol.HTTP),
         )
         kafka_server.bind(kafka_ports)
-        self._http.bind(http.host, http.port)
+        http.bind(self._http)
         self._grpc = build_grpc_server(
             machine,
             self._loop,

@@ -172,4 +172,6 @@ def build_grpc_server(
         return None
     listener = machine.grpc_server(loop, entrance, tls)
     listener.bind(port.host, port.port)
+    if port.shared is not None:
+        listener.share(port.shared.address)
     return listener

@@ -152,7 +152,7 @@ async def served_as_newcomer(
         tls=tls,
         clock=machine.clock,
     )
-    listener.bind(port.host, port.port)
+    port.bind(listener)
     port.listen(listener.start)
     try:
         yield

@@ -102,7 +102,7 @@ class KafkaServer:
     def bind(self, ports: Iterable[ReservedPort]) -> None:
         """One port per listener, in the order of the configuration. Raises OSError."""
         for listener, port in zip(self._listeners, ports, strict=True):
-            listener.bind(port.host, port.port)
+            port.bind(listener)
 
     def start(self, ports: Iterable[ReservedPort]) -> None:
         """Raises ConfigError if another process took a port."""

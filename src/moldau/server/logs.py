@@ -18,6 +18,7 @@ _DEPTH_MAX: Final = 4
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 TEXT_LINE: Final = "%(asctime)s %(levelname)-7s %(component)s: %(message)s"
+_NODE_LINE: Final = "%(asctime)s %(levelname)-7s [process {}] %(component)s: %(message)s"
 
 
 def _utc(record: logging.LogRecord) -> str:
@@ -30,12 +31,19 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, component, event, message, and the fields that the
     call gave."""
 
+    def __init__(self, process: int | None = None) -> None:
+        """`process`: the number of this one in its node."""
+        super().__init__()
+        self._process = process
+
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
             "time": _utc(record),
             "level": record.levelname.lower(),
             "component": component_of(record.name),
         }
+        if self._process is not None:
+            entry["node_process"] = self._process
         event = record.__dict__.get("event")
         if event is not None:
             entry["event"] = str(event)
@@ -113,13 +121,15 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def set_up_logging(config: LoggingConfig) -> LogLevels:
-    """Returns the levels, which can be changed from then on."""
+def set_up_logging(config: LoggingConfig, process: int | None = None) -> LogLevels:
+    """Returns the levels, which can be changed from then on. `process`: the number of this one in
+    its node, which writes to the same stream as the others."""
     handler = logging.StreamHandler(sys.stderr)
     if config.format is LogFormat.JSON:
-        handler.setFormatter(JsonFormatter())
+        handler.setFormatter(JsonFormatter(process))
     else:
-        handler.setFormatter(TextFormatter(TEXT_LINE))
+        line = TEXT_LINE if process is None else _NODE_LINE.format(process)
+        handler.setFormatter(TextFormatter(line))
     logging.getLogger().handlers[:] = [handler]
     # Else Python writes them to stderr by itself, in lines of another form.
     logging.captureWarnings(True)

@@ -10,6 +10,7 @@ import secrets
 import socket
 import uuid
 from asyncio import AbstractEventLoop
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -40,6 +41,7 @@ from moldau.replica.kernel_flushes import KernelFlushes
 from moldau.server.admin_token import make_token, write_token
 from moldau.server.clock import SystemClock
 from moldau.server.loop_watch import LoopWatch
+from moldau.server.node.process import NodeProcess, SharedAddress
 from moldau.server.play_faults import PlayFaultsMaker
 
 JOIN_TOKEN_VARIABLE: Final = "MOLDAU_JOIN_TOKEN"
@@ -75,6 +77,8 @@ class GrpcServer(Protocol):
     """Serves the gRPC API."""
 
     def bind(self, host: str, port: int) -> tuple[str, int]: ...
+
+    def share(self, address: Endpoint) -> None: ...
 
     def start(self) -> None: ...
 
@@ -134,8 +138,15 @@ class Machine:
         self.rng = random.Random()
         self.play: PlayFaultsMaker | None = None
         """Only on a machine that somebody plays with."""
+        self.node: NodeProcess | None = None
+        """The node that this process is a part of; None: it is alone."""
         self.http_tls: TlsContexts | None = None
         """Of this broker's HTTP listener: those of the other brokers have the same."""
+
+    @property
+    def shared_addresses(self) -> Mapping[str, SharedAddress]:
+        """At which all processes of the node accept, by the setting of the listener."""
+        return {} if self.node is None else self.node.shared
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.rng.getrandbits(128), version=4)

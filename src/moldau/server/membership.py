@@ -87,7 +87,9 @@ async def enter_cluster(
         return await resolve_membership(
             config, storage, endpoints, machine, is_log_empty=is_log_empty
         )
-    formation = Formation(config, endpoints.http, machine)
+    # All processes of a node are one initial member, by the address that they share.
+    me = endpoints.http if machine.node is None else machine.node.http
+    formation = Formation(config, me, machine)
     async with served_as_newcomer(
         formation, http, machine, machine.http_tls, is_new=not has_cluster
     ):

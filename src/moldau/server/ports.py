@@ -7,8 +7,8 @@ with SO_REUSEADDR, two sockets may bind an address while neither listens.
 
 import errno
 import socket
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self
 
 from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint, Listeners
@@ -16,6 +16,16 @@ from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol
+from moldau.server.node.process import SharedAddress
+
+
+class Bindable(Protocol):
+    """A listener."""
+
+    def bind(self, host: str, port: int) -> object: ...
+
+    def share(self, sock: socket.socket) -> None: ...
+
 
 _ANY_HOSTS = frozenset({"0.0.0.0", "::", ""})
 
@@ -27,13 +37,16 @@ class ReservedPort:
         address: Endpoint,
         advertised: Endpoint | None,
         sockets: Sockets = OS_SOCKETS,
+        shared: SharedAddress | None = None,
     ) -> None:
-        """`key` is the setting of the address. Raises ConfigError."""
+        """`key` is the setting of the address; `shared` is a second one, at which all processes of
+        the node accept. Raises ConfigError."""
         try:
             self._socket = sockets.bound(address.host, address.port)
         except OSError as error:
-            raise _failure(key, address, error) from None
+            raise cannot_listen(key, address, error) from None
         self.key = key
+        self.shared = shared
         self.host: str = address.host
         self.port: int = self._socket.getsockname()[1]
         chosen = advertised or Endpoint(reachable_host(address.host), self.port)
@@ -44,12 +57,18 @@ class ReservedPort:
     def address(self) -> Endpoint:
         return Endpoint(self.host, self.port)
 
+    def bind(self, listener: Bindable) -> None:
+        """To this address, and to that of the node. Raises OSError."""
+        listener.bind(self.host, self.port)
+        if self.shared is not None and (sock := self.shared.accepting()) is not None:
+            listener.share(sock)
+
     def listen(self, begin: Callable[[], None]) -> None:
         """Start the listener. Raises ConfigError if another process took the port."""
         try:
             begin()
         except OSError as error:
-            raise _failure(self.key, self.address, error) from None
+            raise cannot_listen(self.key, self.address, error) from None
 
     def release(self) -> None:
         """Release the reservation: the listener has bound the port."""
@@ -65,9 +84,15 @@ class ReservedPort:
 class ReservedPorts:
     """The ports of all listeners of a broker."""
 
-    def __init__(self, config: ServerConfig, sockets: Sockets) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        sockets: Sockets,
+        shared: Mapping[str, SharedAddress] | None = None,
+    ) -> None:
         self._config = config
         self._sockets = sockets
+        self._shared = shared or {}
         self._ports: list[ReservedPort] = []
 
     def reserve(self, protocol: ListenerProtocol) -> list[ReservedPort]:
@@ -76,7 +101,7 @@ class ReservedPorts:
 
     def _reserve(self, listener: ListenerConfig) -> ReservedPort:
         key, address = listener.setting, listener.address
-        port = ReservedPort(key, address, listener.advertised, self._sockets)
+        port = ReservedPort(key, address, listener.advertised, self._sockets, self._shared.get(key))
         for other in self._ports:
             if other.address == port.address:
                 port.release()
@@ -107,7 +132,7 @@ def reachable_host(host: str) -> str:
     return socket.gethostname() if host in _ANY_HOSTS else host
 
 
-def _failure(key: str, address: Endpoint, error: OSError) -> ConfigError:
+def cannot_listen(key: str, address: Endpoint, error: OSError) -> ConfigError:
     failure = ConfigError(f"cannot listen on {address} ({key}): {error.strerror or error}")
     if error.errno == errno.EADDRINUSE:
         failure.hint = (

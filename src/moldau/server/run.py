@@ -23,6 +23,7 @@ from moldau.server.derived_config import config_warnings, is_alone
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
+from moldau.server.node.process import NodeProcess
 from moldau.server.play_faults import PlayFaultsMaker
 from moldau.server.registration import SupersededError
 from moldau.server.tracing import start_tracing
@@ -44,14 +45,16 @@ def run_broker(
     *,
     on_ready: Callable[[BrokerInfo], None],
     play: Playground | None = None,
+    node: NodeProcess | None = None,
 ) -> int:
     """Run a broker until SIGTERM or SIGINT; returns the exit code.
 
-    With `play`, clients that may alter the cluster can make faults.
+    With `play`, clients that may alter the cluster can make faults. `node`: what this process is a
+    part of, if it is not alone.
 
     Raises ConfigError, StorageError or CorruptionError if it cannot start.
     """
-    levels = set_up_logging(config.logging)
+    levels = set_up_logging(config.logging, node.number if node else None)
     forbid_core_dumps()
     if listeners_for(config, ListenerProtocol.GRPC):
         _load_grpc()
@@ -65,6 +68,7 @@ def run_broker(
     keep_audit_log(Path(config.data_dir))
     machine = Machine()
     machine.log_levels = levels
+    machine.node = node
     if play is not None:
         machine.play = PlayFaultsMaker(play)
     with asyncio.Runner(loop_factory=factory) as runner:

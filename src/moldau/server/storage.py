@@ -1,7 +1,7 @@
 """A broker's data directory: lock, identity, votes, logs."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ from moldau.model.flush import FlushPolicy
 from moldau.model.ids import FIRST_LOG, BrokerId, LogId, PartitionIndex, TopicId
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import Lock, Machine
+from moldau.server.node.process import REMOVED_FILE
 
 log = logging.getLogger(__name__)
 
@@ -220,6 +221,12 @@ class Storage:
                 second,
                 extra=events.DISK_FENCE_FAILED(),
             )
+
+    def end(self, then: Callable[[], None]) -> None:
+        """The broker was removed from its cluster: its directory never comes back."""
+        with _storage_errors(f"cannot write to data directory {self.root}"):
+            self._files.replace(REMOVED_FILE, b"")
+        then()
 
     def free_bytes(self) -> int:
         """Raises StorageError."""

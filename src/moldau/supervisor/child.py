@@ -9,14 +9,20 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from moldau.client.processes import started_at
 from moldau.model.play import PLAY_OPTION
 from moldau.supervisor.state import ClusterState, Member
 
-_READY = re.compile(rb"^moldau \S+ ready on \S+ \(broker (\d+), cluster ([^\s,]+)", re.M)
+_READY = re.compile(
+    rb"^moldau \S+ ready on \S+ \(broker (\d+), cluster ([^\s,]+)(?:.*? HTTP https?://([^\s,]+))?",
+    re.MULTILINE,
+)
+STOP_SECONDS_MAX = 40.0
+"""After SIGTERM, before it is killed."""
+
 _REASON_BYTES_MAX = 16 * 1024
 _REASON_LINES_MAX = 5
 _LINE_BYTES_MAX = 64 * 1024
@@ -30,6 +36,8 @@ def broker_command(
 ) -> list[str]:
     """`moldau broker start` with the settings of this broker."""
     command = [sys.executable, "-m", "moldau", "broker", "start", "--id", str(member.id)]
+    # Also where the environment or a file says how many processes a node has.
+    command += ["--processes", "1"]
     command += ["--data-dir", str(directory.absolute() / member.directory)]
     command += ["--kafka-addr", member.kafka, "--raft-addr", member.raft]
     command += ["--http-addr", member.http, "--grpc-addr", member.grpc]
@@ -55,21 +63,37 @@ def log_path(directory: Path, member: Member) -> Path:
 class Child:
     """A running process; signalled only through this object, never by a stored pid."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        log: Path | None = None,
+        *,
+        stdin: bytes | None = None,
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """`log`: where its output goes; None: to our stderr. `stdin`: its standard input.
+        `descriptors`: what it inherits. Raises OSError."""
         self._log = log
         self._tail = b""
+        self.broker_id: int | None = None
         self.cluster_id: str | None = None
-        """Set when it is ready."""
-        with open(log, "ab") as output:
-            self._log_start = output.tell()
+        """Set when it is ready, as are the others."""
+        self.http: str | None = None
+        with open(log, "ab") if log is not None else contextlib.nullcontext() as output:
+            self._log_start = 0 if output is None else output.tell()
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 # Ctrl-C goes to the supervisor only, which stops the brokers in order.
                 start_new_session=True,
+                pass_fds=descriptors,
             )
+        if stdin is not None and (pipe := self._process.stdin) is not None:
+            # One that has ended already is noticed by its exit code.
+            with contextlib.suppress(OSError), pipe:
+                pipe.write(stdin)
         self.pid = self._process.pid
         self.started = started_at(self.pid)
         pipe = self._process.stdout
@@ -96,13 +120,15 @@ class Child:
             self.pipe_open = False
             return False
         # Copy it to the log; a full disk must not stop the broker.
-        with contextlib.suppress(OSError), open(self._log, "ab") as output:
-            output.write(data)
+        if self._log is not None:
+            with contextlib.suppress(OSError), open(self._log, "ab") as output:
+                output.write(data)
         was_ready = self.is_ready
         self._tail = (self._tail + data)[-_LINE_BYTES_MAX:]
         whole, newline, _ = self._tail.rpartition(b"\n")
         if newline and (match := _READY.search(whole)):
-            self.cluster_id = match[2].decode()
+            self.broker_id, self.cluster_id = int(match[1]), match[2].decode()
+            self.http = match[3].decode() if match[3] else None
         return self.is_ready and not was_ready
 
     def poll(self) -> int | None:
@@ -128,7 +154,7 @@ class Child:
 
     def reason(self, code: int) -> str:
         """Why it ended: the errors it printed, or the last lines of its log."""
-        if code < 0:
+        if code < 0 or self._log is None:
             # A signal leaves no message: the last line of the log is unrelated.
             return describe_exit(code)
         try:

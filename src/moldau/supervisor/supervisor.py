@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from moldau.client.processes import started_at
-from moldau.model.exit_codes import ExitCode
 from moldau.model.play import PAUSE_SECONDS, PAUSE_SECONDS_MAX, PlayAction, PlayKind
-from moldau.supervisor.child import Child, CommandOf, broker_command, log_path
+from moldau.supervisor.backoff import FINAL_CODES, Backoff
+from moldau.supervisor.child import STOP_SECONDS_MAX, Child, CommandOf, broker_command, log_path
 from moldau.supervisor.control import ControlServer
 from moldau.supervisor.errors import SupervisorError
 from moldau.supervisor.play_faults import FaultsWriter
@@ -27,14 +27,7 @@ from moldau.supervisor.playground import printable
 from moldau.supervisor.ports import nth_ports, plan_ports
 from moldau.supervisor.state import ClusterState, Member, Ports, save_state
 
-FINAL_CODES = frozenset({ExitCode.USAGE, ExitCode.STORAGE, ExitCode.CONFIG})
-"""Exit codes after which a broker is not restarted: it would fail again."""
-
 _STEP_SECONDS = 0.1
-_BACKOFF_SECONDS_FIRST = 0.5
-_BACKOFF_SECONDS_MAX = 30.0
-_HEALTHY_SECONDS = 30.0
-_STOP_SECONDS_MAX = 40.0
 _HURRY_SECONDS_MAX = 5.0
 _LATER_SECONDS_MAX = 5.0
 _LATER_MAX = 100
@@ -54,8 +47,7 @@ class _Watched:
         """It is being stopped for a restart."""
         self.start_at = 0.0
         self.kill_at: float | None = None
-        self.deaths = 0
-        """Consecutive crashes; reset after a healthy period."""
+        self.backoff = Backoff()
         self.ready_at: float | None = None
         self.is_forgotten = False
         self.resume_at: float | None = None
@@ -203,7 +195,7 @@ class Supervisor:
         if code is None:
             if watched.kill_at is not None and self._now() >= watched.kill_at:
                 watched.kill_at = None
-                limit = f"{_STOP_SECONDS_MAX:g} s"
+                limit = f"{STOP_SECONDS_MAX:g} s"
                 self._notify(f"broker {watched.member.id} did not stop within {limit}; killing it")
                 child.kill()
             if watched.resume_at is not None and self._now() >= watched.resume_at:
@@ -252,11 +244,7 @@ class Supervisor:
 
     def _back_off(self, watched: _Watched, reason: str) -> None:
         now = self._now()
-        if watched.ready_at is not None and now - watched.ready_at >= _HEALTHY_SECONDS:
-            watched.deaths = 0
-        delay = min(_BACKOFF_SECONDS_FIRST * 2**watched.deaths, _BACKOFF_SECONDS_MAX)
-        # Bounded, so that the power above stays small.
-        watched.deaths = min(watched.deaths + 1, 16)
+        delay = watched.backoff.died(now, watched.ready_at)
         watched.start_at = now + delay
         self._set(watched, "restarting", reason)
         text = reason.partition("\n")[0]
@@ -317,7 +305,7 @@ class Supervisor:
             # A paused process gets no SIGTERM.
             watched.resume_at = None
             watched.child.resume()
-        watched.kill_at = self._now() + _STOP_SECONDS_MAX
+        watched.kill_at = self._now() + STOP_SECONDS_MAX
         self._set(watched, "stopping")
 
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -477,7 +465,8 @@ class Supervisor:
 
     def _start_again(self, watched: _Watched) -> None:
         watched.wanted = True
-        watched.deaths, watched.start_at = 0, self._now()
+        watched.backoff.reset()
+        watched.start_at = self._now()
         if watched.child is not None:
             watched.start_again = True
             self._terminate(watched)

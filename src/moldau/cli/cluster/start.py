@@ -39,6 +39,7 @@ _OF_ONE_BROKER = frozenset(
         "data_dir",
         "join_addr",
         "port",
+        "processes",
         "kafka.addr",
         "kafka.advertised",
         "raft.addr",

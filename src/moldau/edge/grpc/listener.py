@@ -81,6 +81,7 @@ class GrpcListener:
         self._limits = limits
         self._tls = tls
         self._reserved: socket.socket | None = None
+        self._shared: Endpoint | None = None
         self._server: aio.Server | None = None
         self._starting: asyncio.Task[None] | None = None
 
@@ -92,6 +93,10 @@ class GrpcListener:
         self._reserved = OS_SOCKETS.bound(host, port)
         address, bound_port = self._reserved.getsockname()[:2]
         return address, bound_port
+
+    def share(self, address: Endpoint) -> None:
+        """Serve this address, too, together with other processes that do the same."""
+        self._shared = address
 
     def start(self) -> None:
         """Listen and serve. Call it in the loop. Raises OSError."""
@@ -106,11 +111,12 @@ class GrpcListener:
         self._health = HealthChecks(calls_max=limits.health_calls_max)
         server = self._make_server()
         try:
-            address = str(Endpoint(*self._reserved.getsockname()[:2]))
-            if self._tls is None:
-                server.add_insecure_port(address)
-            else:
-                server.add_secure_port(address, server_credentials(self._tls))
+            own = Endpoint(*self._reserved.getsockname()[:2])
+            for address in (own,) if self._shared is None else (own, self._shared):
+                if self._tls is None:
+                    server.add_insecure_port(str(address))
+                else:
+                    server.add_secure_port(str(address), server_credentials(self._tls))
         except RuntimeError as error:
             # gRPC does not report the reason; most likely another process took the port.
             raise OSError(errno.EADDRINUSE, str(error)) from None
@@ -145,7 +151,8 @@ class GrpcListener:
 
     def _make_server(self) -> aio.Server:
         server = aio.server(
-            options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls_max
+            options=_options(self._limits, shares=self._shared is not None),
+            maximum_concurrent_rpcs=self._limits.calls_max,
         )
         names = (SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         # The same messages under both names, of which tools try v1 first.
@@ -186,10 +193,10 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         )
 
 
-def _options(limits: GrpcLimits) -> list[tuple[str, int]]:
+def _options(limits: GrpcLimits, *, shares: bool) -> list[tuple[str, int]]:
     return [
-        # No second process may listen on the same address.
-        ("grpc.so_reuseport", 0),
+        # No second process may listen on the same address, but those of its node.
+        ("grpc.so_reuseport", int(shares)),
         ("grpc.max_receive_message_length", limits.request_bytes_max),
         ("grpc.max_send_message_length", limits.response_bytes_max),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),

@@ -58,7 +58,7 @@ class HttpListener:
         self._limits = limits
         self._counted = counted or ConnectionCounts()
         self._on_stop = on_stop
-        self._socket: socket.socket | None = None
+        self._listening: list[socket.socket] = []
         self._server: WebServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._app: asyncio.Future[ASGIApp] | None = None
@@ -71,27 +71,37 @@ class HttpListener:
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Binds and returns the address (port 0 picks a free one). Raises OSError."""
-        self._socket = sock = self._sockets.bound(host, port)
+        sock = self._sockets.bound(host, port)
+        self._listening.append(sock)
         name = sock.getsockname()
         return name[0], name[1]
 
+    def share(self, sock: socket.socket) -> None:
+        """Accept at this bound socket, too, which other processes may have as well."""
+        self._listening.append(sock)
+
     def start(self) -> None:
         """Starts listening: before this, connections are refused. Raises OSError."""
-        if self._socket is None:
+        if not self._listening:
             raise RuntimeError("bind() must be called before start()")
-        self._socket.listen(self._limits.backlog)
-        self._loop.add_reader(self._socket, self._on_first_connection, self._socket)
+        for sock in self._listening:
+            sock.listen(self._limits.backlog)
+            self._loop.add_reader(sock, self._on_first_connection)
 
-    def _on_first_connection(self, sock: socket.socket) -> None:
-        self._loop.remove_reader(sock)
-        self._serving = self._loop.create_task(self._serve(sock))
+    def _on_first_connection(self) -> None:
+        self._remove_readers()
+        self._serving = self._loop.create_task(self._serve())
         self._serving.add_done_callback(self._on_end)
 
-    async def _serve(self, sock: socket.socket) -> None:
+    def _remove_readers(self) -> None:
+        for sock in self._listening:
+            self._loop.remove_reader(sock)
+
+    async def _serve(self) -> None:
         app = await self.app()
         server = await self._loop.run_in_executor(None, self._load, app)
         self._server = server
-        await server.serve([sock])
+        await server.serve(self._listening)
 
     async def app(self) -> "ASGIApp":
         """The application, made when it is first needed."""
@@ -132,8 +142,7 @@ class HttpListener:
         if self.exchanges is not None:
             relayed = self._loop.create_task(self.exchanges.stop(grace_seconds))
         if serving is None:
-            if self._socket is not None:
-                self._loop.remove_reader(self._socket)
+            self._remove_readers()
         elif server is None:
             serving.cancel()
             await asyncio.wait({serving})
@@ -147,9 +156,8 @@ class HttpListener:
         self._close()
 
     def _close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        while self._listening:
+            self._listening.pop().close()
 
 
 def listener_for(

@@ -15,7 +15,7 @@ from msgspec.structs import FieldInfo, fields
 from moldau.model.log_levels import ComponentLevels
 from moldau.model.secret import Secret
 from moldau.model.topology import Endpoint
-from moldau.server.config.schema import ServerConfig
+from moldau.server.config.schema import Processes, ServerConfig
 from moldau.server.config.security_schema import Listeners
 from moldau.server.config.setting import Setting
 from moldau.server.config.units import HOUR_MS
@@ -50,7 +50,9 @@ class Key(Struct, frozen=True, kw_only=True):
     section: str
     """Empty for top-level keys."""
     field: str
-    type: type[bool | int | str | StrEnum | Endpoint | Secret | Listeners | ComponentLevels]
+    type: type[
+        bool | int | str | StrEnum | Endpoint | Secret | Listeners | ComponentLevels | Processes
+    ]
     optional: bool
     default: object
     setting: Setting

@@ -5,7 +5,7 @@ from enum import StrEnum
 from moldau.model.log_levels import COMPONENTS, ComponentLevels, LogLevel
 from moldau.model.topology import Endpoint
 from moldau.server.config.keys import nearest
-from moldau.server.config.schema import LOOPBACK
+from moldau.server.config.schema import LOOPBACK, PROCESSES_MAX, Processes
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -53,6 +53,16 @@ def parse_component_levels(raw: object) -> ComponentLevels:
             raise BadValue(f"names {name} twice")
         found[name] = LogLevel(parse_choice(LogLevel, level))
     return ComponentLevels(found.items())
+
+
+def parse_processes(raw: object) -> Processes:
+    """A number from 1, or auto. Raises BadValue."""
+    text = str(raw).strip().lower()
+    if text == "auto":
+        return Processes(0)
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= PROCESSES_MAX:
+        return Processes(text)
+    raise BadValue(f"must be auto, or a number from 1 to {PROCESSES_MAX}")
 
 
 def parse_address(raw: object) -> Endpoint:

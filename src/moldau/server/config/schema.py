@@ -46,6 +46,14 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Processes(int):
+    """How many processes a node has; 0: as many as it may use cores."""
+
+    def __str__(self) -> str:
+        return str(int(self)) if self else "auto"
+
+
+PROCESSES_MAX = 256
 LOOPBACK = "127.0.0.1"
 # Port 0 of a listener selects any free port.
 KAFKA_ADDR = Endpoint(LOOPBACK, 9092)
@@ -426,6 +434,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     data_dir: Annotated[str, Setting("The directory of all stored data.")] = "./.moldau"
+    processes: Annotated[
+        Processes,
+        Setting(
+            "Brokers of this machine, each a process, as one node; auto: one for each core that "
+            "may be used, and no fewer than the data directory has. With several, each takes the "
+            "ports after those of the listeners, too: see docs/operate/more-cores.md."
+        ),
+    ] = Processes(1)
     cluster_id: Annotated[
         str | None,
         Setting(

@@ -14,7 +14,9 @@ from moldau.server.config.scalars import (
     parse_bool,
     parse_choice,
     parse_component_levels,
+    parse_processes,
 )
+from moldau.server.config.schema import Processes
 from moldau.server.config.security_schema import Listeners
 from moldau.server.config.setting import Unit
 from moldau.server.config.units import (
@@ -71,6 +73,8 @@ def parse_value(key: Key, raw: object) -> object:
         value = parse_bool(raw)
     elif key.type is int:
         value = _parse_number(key.setting.unit, raw)
+    elif key.type is Processes:
+        value = parse_processes(raw)
     elif key.type is Endpoint:
         value = parse_address(raw)
     elif issubclass(key.type, StrEnum):
@@ -135,6 +139,8 @@ def describe_type(key: Key) -> str:
         return "true or false"
     if key.type is ComponentLevels:
         return "COMPONENT=LEVEL, separated by commas"
+    if key.type is Processes:
+        return "a number, or auto"
     if key.type is int:
         return _UNIT_TEXT[key.setting.unit]
     if key.type is Endpoint:

@@ -1,0 +1,1 @@
+"""Supervises the broker processes of one node: `moldau broker start --processes N`."""
