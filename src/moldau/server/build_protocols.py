@@ -2,6 +2,7 @@
 
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypedDict
 
 from moldau.api.cluster_queries import ClusterQueries
@@ -26,6 +27,7 @@ from moldau.data.produce import ProduceService
 from moldau.data.search.follow import FollowPartitions
 from moldau.data.search.pieces import SearchPieces
 from moldau.edge.http.listener import HttpListener, listener_for
+from moldau.edge.http.node.link import NodeLinks
 from moldau.model.clock import Clock
 from moldau.model.ids import BrokerId
 from moldau.net.peers.methods import PeerMethod
@@ -33,6 +35,7 @@ from moldau.net.tls.contexts import TlsContexts
 from moldau.replica.transport import Transport
 from moldau.server.config.schema import ServerConfig
 from moldau.server.machine import GrpcServer, Machine
+from moldau.server.node.process import SOCKET_NAME, NodeProcess
 from moldau.server.ports import ReservedPort
 
 
@@ -153,11 +156,24 @@ def build_http_listener(
         sockets=machine.sockets,
         tls=tls,
         clock=machine.clock,
+        node=None if machine.node is None else _links_of(machine.node),
     )
     if listener.exchanges is not None:
         for method, handler in listener.exchanges.methods.items():
             transport.rpc.serve(method, handler, limits_itself=True)
     return listener
+
+
+def _links_of(node: NodeProcess) -> NodeLinks:
+    def path_of(number: int) -> Path:
+        return Path(node.directories[number - 1], SOCKET_NAME)
+
+    return NodeLinks(
+        number=node.number,
+        port=node.http_port,
+        path=path_of(node.number),
+        others=lambda: [(number, path_of(number)) for number in node.others()],
+    )
 
 
 def build_grpc_server(

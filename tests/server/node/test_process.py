@@ -27,6 +27,7 @@ def process(*directories: str) -> NodeProcess:
         config=load_config({}, environment).config,
         shared={"kafka.addr": SharedAddress(Endpoint("h", 1), None)},
         http=Endpoint("h", 2),
+        http_port=2,
         parent=3,
     )
 

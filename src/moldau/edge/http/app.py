@@ -55,6 +55,8 @@ from moldau.edge.http.hosts import Hosts
 from moldau.edge.http.limits import ConnectionCounts, HttpLimits
 from moldau.edge.http.metrics.clients import HttpTraffic
 from moldau.edge.http.middleware import LimitsMiddleware
+from moldau.edge.http.node.link import NodeLinks
+from moldau.edge.http.node.merge import Node
 from moldau.edge.http.relay.asking import Relay
 from moldau.edge.http.responses import (
     check_query,
@@ -86,7 +88,9 @@ def build_app(
     hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     console: Path = console_files.FOLDER,
+    node: NodeLinks | None = None,
 ) -> LimitsMiddleware:
+    whole = None if node is None else Node(node)
     tails = tail.Tails(entrance.sessions.wake_fetches)
 
     def traffic() -> HttpTraffic:
@@ -94,8 +98,8 @@ def build_app(
 
     app = _build(
         [
-            *health.routes(),
-            *metrics.routes(sources, traffic),
+            *health.routes(whole),
+            *metrics.routes(sources, traffic, whole),
             *login.routes(entrance),
             *me.routes(entrance),
             *topology.routes(),

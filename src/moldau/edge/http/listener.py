@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moldau.edge.http.limits import DEFAULT_LIMITS, ConnectionCounts, HttpLimits
+from moldau.edge.http.node.link import NodeLinks, NodeListener
 from moldau.edge.http.relay.serving import Exchanges, RelayPeers
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
@@ -62,6 +63,9 @@ class HttpListener:
         self._server: WebServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._app: asyncio.Future[ASGIApp] | None = None
+        self.for_node: NodeListener | None = None
+        """For the other processes of a node; None: there are none."""
+        self._opening: asyncio.Task[None] | None = None
         self.exchanges: Exchanges | None = None
         """Requests that other brokers relay; None: they are not served."""
 
@@ -87,6 +91,8 @@ class HttpListener:
         for sock in self._listening:
             sock.listen(self._limits.backlog)
             self._loop.add_reader(sock, self._on_first_connection)
+        if self.for_node is not None:
+            self._opening = self._loop.create_task(self.for_node.start())
 
     def _on_first_connection(self) -> None:
         self._remove_readers()
@@ -158,6 +164,9 @@ class HttpListener:
     def _close(self) -> None:
         while self._listening:
             self._listening.pop().close()
+        if self.for_node is not None and self._opening is not None:
+            self._opening.cancel()
+            self.for_node.close()
 
 
 def listener_for(
@@ -174,10 +183,12 @@ def listener_for(
     tls: TlsContexts | None = None,
     clock: Clock | None = None,
     console: Path | None = None,
+    node: NodeLinks | None = None,
 ) -> HttpListener:
     """`hosts`: names of the broker besides localhost and the addresses of its connections.
     `console`: the folder of the web console, if it is not that of the package.
-    `first_exchange`: random, for requests that are relayed to peers."""
+    `first_exchange`: random, for requests that are relayed to peers. `node`: the processes that
+    share an address with this one."""
     counted = ConnectionCounts()
     stop_callbacks: list[Callable[[], None]] = []
 
@@ -195,6 +206,7 @@ def listener_for(
             hosts=hosts,
             cors_origins=cors_origins,
             console=console or FOLDER,
+            node=node,
         )
         stop_callbacks.append(app.stop)
         return app
@@ -214,5 +226,7 @@ def listener_for(
         clock=clock,
         name=entrance.listener_name or "http",
     )
+    if node is not None:
+        listener.for_node = NodeListener(node.path, listener.app)
     listener.exchanges = Exchanges(loop=loop, load=listener.app, queued_bytes=peers.queued_bytes)
     return listener

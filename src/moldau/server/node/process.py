@@ -52,6 +52,8 @@ class NodeProcess(Struct, frozen=True, kw_only=True):
     """By the setting of the listener."""
     http: Endpoint
     """The HTTP address of the node for others."""
+    http_port: int
+    """Where it is bound."""
     parent: int
     """The process that supervises this one, and without which it ends."""
 

@@ -42,7 +42,7 @@ class Start(Struct, frozen=True):
 
     number: int
     through: int | None
-    """The process of the node whose cluster it joins; None: it has one, or finds or bootstraps it as
+    """The process of the node whose cluster it joins; None: it has one, or gets one as
     configured."""
     http: str
     """Where that process says that it serves HTTP."""
@@ -134,7 +134,7 @@ class Node:
         for process in self._processes:
             self._start_if_due(process)
         if all(process.is_removed for process in self._processes):
-            log.warning("no broker of this node is left in the cluster: it stops")
+            log.info("no broker of this node is left in the cluster: it stops")
             self._stop_all(0)
 
     def _sleep(self, signals: Wakeups) -> None:
@@ -196,7 +196,7 @@ class Node:
             and self._now() >= process.signalled_at + STOP_SECONDS_MAX
         ):
             process.is_killed = True
-            log.error(
+            log.warning(
                 "process %d did not stop within %g s: killing it",
                 process.number,
                 STOP_SECONDS_MAX,
@@ -206,10 +206,14 @@ class Node:
 
     def _ended(self, process: _Process, code: int) -> None:
         what = f"process {process.number}{process.broker}"
-        fields = events.PROCESS_ENDED(node_process=process.number, exit_code=code)
         if self._stopping:
             if code:
-                log.error("%s %s while it stopped", what, describe_exit(code), extra=fields)
+                log.warning(
+                    "%s %s while it stopped",
+                    what,
+                    describe_exit(code),
+                    extra=events.PROCESS_ENDED(node_process=process.number, exit_code=code),
+                )
                 self._exit_code = self._exit_code or _as_exit_code(code)
             return
         if self._was_removed(process.number):
@@ -229,7 +233,13 @@ class Node:
             self._stop_all(_as_exit_code(code))
             return
         process.start_at = self._now() + delay
-        log.error("%s %s: restarting in %g s", what, describe_exit(code), delay, extra=fields)
+        log.warning(
+            "%s %s: restarting in %g s",
+            what,
+            describe_exit(code),
+            delay,
+            extra=events.PROCESS_ENDED(node_process=process.number, exit_code=code),
+        )
 
     def _start_if_due(self, process: _Process) -> None:
         if process.child is not None or process.is_removed or self._now() < process.start_at:
@@ -250,7 +260,7 @@ class Node:
             # Too many processes: may be transient.
             delay = process.backoff.died(self._now(), None)
             process.start_at = self._now() + delay
-            log.error(
+            log.warning(
                 "cannot start process %d: %s; retrying in %g s",
                 process.number,
                 error.strerror or error,

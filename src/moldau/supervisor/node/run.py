@@ -102,6 +102,11 @@ class _Starter:
     def was_removed(self, number: int) -> bool:
         return (directory_of(self._plan.root, number) / REMOVED_FILE).exists()
 
+    @property
+    def _http_port(self) -> int:
+        (listener,) = listeners_for(self._plan.config, ListenerProtocol.HTTP)
+        return self._sockets.addresses[listener.setting].address.port
+
     def start(self, start: Start) -> Child:
         """Raises OSError."""
         number, plan = start.number, self._plan
@@ -119,6 +124,7 @@ class _Starter:
             config=config,
             shared=self._sockets.addresses,
             http=self._sockets.advertised[ListenerProtocol.HTTP],
+            http_port=self._http_port,
             parent=os.getpid(),
         )
         return Child(

@@ -36,6 +36,7 @@ from moldau.edge.http.metrics.work import (
     queue_families,
     transaction_families,
 )
+from moldau.edge.http.node.merge import Node
 from moldau.edge.http.query_parameters import bad_parameter
 from moldau.edge.http.responses import HEADERS
 from moldau.edge.http.visits import session_of
@@ -50,7 +51,10 @@ Families = AsyncIterable[MetricFamily] | Iterable[MetricFamily]
 """What one section collects."""
 
 
-def routes(sources: MetricSources, traffic: Callable[[], HttpTraffic]) -> list[Route]:
+def routes(
+    sources: MetricSources, traffic: Callable[[], HttpTraffic], node: Node | None = None
+) -> list[Route]:
+    """`node`: whose processes are asked, too, at the address that they share."""
     collector = Collector(sources, traffic)
 
     # As with probes, unknown parameters are ignored.
@@ -61,6 +65,9 @@ def routes(sources: MetricSources, traffic: Callable[[], HttpTraffic]) -> list[R
             raise bad_parameter("detail", f"must be {DETAIL_PARTITION}")
         has_detail = bool(details)
         text = await collector.text(view, has_detail=has_detail)
+        if node is not None and node.is_meant(request.scope):
+            query = b"detail=partition" if has_detail else b""
+            text = await node.metrics(text, query, family("moldau_node_process_up"))
         return Response(text, headers=HEADERS, media_type=MEDIA_TYPE)
 
     return [Route("/metrics", metrics, methods=["GET"])]

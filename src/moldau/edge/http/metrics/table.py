@@ -484,7 +484,9 @@ SECTIONS: Final = (
             _gauge("process_open_fds", "Open file descriptors."),
             _gauge("process_max_fds", "Limit of open file descriptors."),
             _gauge("process_start_time_seconds", "Start time, in seconds since 1970."),
+            _gauge("moldau_node_process_up", "1 if this process of a node responds.", "process"),
         ),
+        "At the address of a node of several processes, all series have the label `process`.",
     ),
 )
 

@@ -256,7 +256,7 @@ class _Exchange:
     async def _serve(self, load: Callable[[], Awaitable["ASGIApp"]], opening: Opening) -> None:
         try:
             app = await load()
-            await app(_scope_of(opening), self._receive, self._send)
+            await app(scope_of(opening), self._receive, self._send)
         except Exception as error:
             if not self._is_complete:
                 # Otherwise the application has logged it, and responded.
@@ -292,7 +292,7 @@ class _Exchange:
             await self._room.wait()
 
 
-def _scope_of(opening: Opening) -> "Scope":
+def scope_of(opening: Opening) -> "Scope":
     return {
         "type": "http",
         # Of this version, streams watch for the end of the connection.
