@@ -218,3 +218,45 @@ def test_a_process_that_fails_for_good_stops_the_node_with_its_exit_code(node, t
     assert process.wait(wait_seconds_max()) == 74, one.output
     assert "process 2 exited with code 74: the node stops" in one.output
     one._process = None
+
+
+def replicas_by_machine(node: NodeBroker) -> list[list[str]]:
+    """The machines of each partition's replicas, as the cluster has them."""
+    topology = node.json("/api/v1/topology")
+    machine = {broker["id"]: broker["machine"] for broker in topology["brokers"]}
+    return [
+        [machine[broker] for broker in part["replicas"]]
+        for topic in topology["topics"]
+        for part in topic["partitions"]
+        if len(part["replicas"]) > 1
+    ]
+
+
+@pytest.mark.safety
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_whole_node_is_lost_and_comes_back_and_nothing_acknowledged_is_missing(node, count):
+    """As many replicas as nodes, each node with two processes."""
+    nodes = [node(name="a", MACHINE="a").start()]
+    secret = nodes[0].data_dir / "cluster.secret"
+    for name in "bc"[: count - 1]:
+        join = ("--join-addr", nodes[0].http_address)
+        further = node(*join, name=name, MACHINE=name, CLUSTER_SECRET_FILE=str(secret))
+        nodes.append(further.start())
+    first, lost = nodes[0], nodes[-1]
+    create(first, "t", 6, count)
+    bootstrap = ",".join(one.bootstrap for one in nodes)
+    load = Load(bootstrap, "t")
+    load.goes_on()
+    found = replicas_by_machine(first)
+    assert len(found) >= 6
+    assert all(len(set(machines)) == len(machines) for machines in found)
+    lost.kill()
+    if count == 3:
+        # Two of three nodes have a majority of everything.
+        load.goes_on(500)
+    lost.start()
+    lost.until_ready()
+    load.goes_on(500)
+    acked = load.stop()
+    assert acked <= stored(bootstrap, "t", acked)
+    assert [one.stop() for one in nodes] == [0] * count
