@@ -57,3 +57,14 @@ def test_a_broker_is_needed_while_the_other_voters_are_no_majority(
     """No partition needs it: the others alone would have no controller."""
     shown = replace(cluster((2,), (2,), *dead), voters=voters)
     assert needs(shown, 1) == ([METADATA] if needed else [])
+
+
+def test_brokers_that_stop_together_are_needed_as_soon_as_one_of_them_is_missed() -> None:
+    shown = replace(cluster(ALL, (1, 2, 3)), voters=(3,))
+    assert needs(shown, 1) == []
+    assert needs(shown, 2) == []
+    assert needs(shown, 1, 2) == []
+    five = tuple(replace(shown.brokers[0], id=number) for number in range(1, 6))
+    wide = replace(cluster((1, 2, 3, 4), (1, 2, 3, 4, 5)), brokers=five, voters=(5,))
+    assert needs(wide, 1) == []
+    assert needs(wide, 1, 2) == ["orders:0"]

@@ -21,7 +21,7 @@ from moldau.cli.cluster.topology import (
     broker_rows,
     complete_brokers,
     connect,
-    drain,
+    drain_all,
     find_broker,
     headline,
     http_option,
@@ -311,25 +311,59 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
     examples=(
         "moldau broker remove 2",
         "moldau broker remove 2 -y --no-wait --http host1.example:8080",
+        "moldau broker remove --machine host2      # all brokers of a machine, as those of a node",
         "moldau broker remove 2 --cancel",
     ),
 )
-@click.argument("number", metavar="N", type=int, shell_complete=complete_brokers)
+@click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
+@click.option("--machine", metavar="NAME", help="All brokers of this machine, in place of N.")
 @click.option("--cancel", is_flag=True, help="Cancel the drain: the broker stays.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it has left.  [default: wait]")
 @timeout_option("30m")
 @yes_option
 @http_option
-def remove(number: int, cancel: bool, wait: bool, timeout: float, yes: bool, http: str) -> None:
+def remove(
+    number: int | None,
+    machine: str | None,
+    cancel: bool,
+    wait: bool,
+    timeout: float,
+    yes: bool,
+    http: str,
+) -> None:
     """Drain a broker: move its replicas to other brokers, then remove it from the cluster."""
     client, topology = connect(http)
+    numbers = _chosen(topology, number, machine)
     if cancel:
-        find_broker(topology, number)
-        client.keep(number)
-        say(f"cancelled the drain of broker {number}")
+        for one in numbers:
+            find_broker(topology, one)
+            client.keep(one)
+            say(f"cancelled the drain of broker {one}")
         return
-    if drain(client, topology, number, yes=yes, wait=wait, seconds_max=timeout):
-        say(f"broker {number} has left the cluster; its process exits")
+    if drain_all(client, topology, numbers, yes=yes, wait=wait, seconds_max=timeout):
+        for one in numbers:
+            say(f"broker {one} has left the cluster; its process exits")
+
+
+def _chosen(topology: "Topology", number: int | None, machine: str | None) -> list[int]:
+    """Brokers by number, or all of a machine. Raises CommandError."""
+    if (number is None) == (machine is None):
+        raise CommandError(
+            "which broker? give its number, or a machine",
+            hint="list them: moldau broker list · moldau broker remove N, or --machine NAME",
+            code=ExitCode.USAGE,
+        )
+    if number is not None:
+        return [number]
+    found = [broker.id for broker in topology.brokers if broker.machine == machine]
+    if not found:
+        known = sorted({broker.machine for broker in topology.brokers if broker.machine})
+        raise CommandError(
+            f"no broker of this cluster is on a machine {machine}",
+            hint=f"machines: {', '.join(known)}",
+            code=ExitCode.NOT_FOUND,
+        )
+    return found
 
 
 @command(

@@ -112,8 +112,13 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
 @timeout_option("0s", "Wait this long until it can.")
+@click.option(
+    "--whole-machine",
+    is_flag=True,
+    help="Check it for all brokers of its machine at once, as those of a node.",
+)
 @http_option
-def can_stop(number: int | None, timeout: float, http: str) -> int:
+def can_stop(number: int | None, timeout: float, whole_machine: bool, http: str) -> int:
     """Check that the cluster can do without a broker; without N, without the one that responds.
 
     It can if every partition of the broker has a majority of its replicas in sync on others, and
@@ -125,16 +130,23 @@ def can_stop(number: int | None, timeout: float, http: str) -> int:
     me = topology.answered_by if number is None else number
     watch = TopologyWatch(client, timeout)
     while True:
-        find_broker(topology, me)
-        needed = needs(topology, me)
+        machine = find_broker(topology, me).machine
+        together = [
+            broker.id
+            for broker in topology.brokers
+            if whole_machine and machine is not None and broker.machine == machine
+        ]
+        stopping = together or [me]
+        needed = needs(topology, *stopping)
+        who = f"broker {', '.join(map(str, stopping))}"
         if not needed:
-            say(f"the cluster can do without broker {me}")
+            say(f"the cluster can do without {who}")
             return ExitCode.OK
         if watch.is_over:
             break
         topology = watch.poll() or topology
     raise CommandError(
-        f"broker {me} is needed for {_listed(needed)}",
+        f"{who} is needed for {_listed(needed)}",
         hint="others are down, or not in sync: moldau broker list, moldau broker status; "
         "wait for them: --timeout 5m",
     )
@@ -149,20 +161,21 @@ def _listed(needed: list[str]) -> str:
     return " and ".join(found)
 
 
-def needs(topology: "Topology", number: int) -> list[str]:
-    """What would lose its majority without this broker, until others catch up: the metadata first,
-    then partitions."""
+def needs(topology: "Topology", *numbers: int) -> list[str]:
+    """What would lose its majority without these brokers, until others catch up: the metadata
+    first, then partitions."""
+    gone = set(numbers)
     alive = {broker.id for broker in topology.brokers if broker.alive}
-    found = [METADATA] if _loses_majority(topology.voters, alive, number) else []
+    found = [METADATA] if _loses_majority(topology.voters, alive, gone) else []
     for topic in topology.topics:
         for part in topic.partitions:
-            if _loses_majority(part.replicas, alive & set(part.in_sync), number):
+            if _loses_majority(part.replicas, alive & set(part.in_sync), gone):
                 found.append(f"{topic.name}:{part.partition}")
     return found
 
 
-def _loses_majority(members: tuple[int, ...], ready: set[int], number: int) -> bool:
+def _loses_majority(members: tuple[int, ...], ready: set[int], gone: set[int]) -> bool:
     """False if the others are too few for a majority even if all are ready."""
-    others = set(members) - {number}
+    others = set(members) - gone
     majority = len(members) // 2 + 1
-    return number in members and len(others & ready) < majority <= len(others)
+    return not gone.isdisjoint(members) and len(others & ready) < majority <= len(others)

@@ -353,3 +353,30 @@ def test_a_machine_counts_as_free_only_if_it_may_hold_a_replica():
         assert shared_machines(topology(brokers, parts)) == expected
     unknown = [broker(1), broker(2), broker(3)]
     assert shared_machines(topology(unknown, parts)) == []
+
+
+def test_all_brokers_of_a_machine_are_drained_together(cli, stand_in):
+    one, two = (broker(number, machine="a") for number in (1, 2))
+    three = broker(3, machine="b", http=stand_in.endpoint)
+    stand_in.answers = [
+        topology([one, two, three], THREE),
+        topology([broker(2, machine="a", state="draining"), three], THREE),
+        topology([three], THREE),
+    ]
+    outcome = cli("broker", "remove", "--machine", "a", "-y", "--http", stand_in.address)
+    assert outcome.code == 0, outcome.err
+    # Before anything moves: no replica goes from one of them to the other.
+    assert stand_in.posts == [("/api/v1/cluster/leave", {"broker": number}) for number in (1, 2)]
+    assert "broker 1 has left the cluster" in outcome.err
+    assert "broker 2 has left the cluster" in outcome.err
+
+
+def test_which_broker_to_remove_must_be_said_by_number_or_machine(cli, stand_in):
+    stand_in.answers = [topology([broker(1, machine="a")])]
+    for which in ([], [1, "--machine", "a"]):
+        outcome = cli("broker", "remove", *which, "-y", "--http", stand_in.address)
+        assert outcome.code == ExitCode.USAGE
+    outcome = cli("broker", "remove", "--machine", "x", "-y", "--http", stand_in.address)
+    assert outcome.code == ExitCode.NOT_FOUND
+    assert "machines: a" in outcome.err
+    assert stand_in.posts == []

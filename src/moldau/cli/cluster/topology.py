@@ -5,7 +5,7 @@ leaves.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -80,8 +80,8 @@ def connect(http: str, *, call_seconds_max: float = 5.0) -> tuple["ClusterClient
     return cluster_client(addresses, call_seconds_max=call_seconds_max), topology
 
 
-def _addresses(topology: "Topology", *, without: int | None = None) -> list[str]:
-    return [str(one.http) for one in topology.brokers if one.http and one.id != without]
+def _addresses(topology: "Topology", *, without: Sequence[int] = ()) -> list[str]:
+    return [str(one.http) for one in topology.brokers if one.http and one.id not in without]
 
 
 def ask_every_address(http: str) -> Answers:
@@ -260,15 +260,43 @@ def drain(
     seconds_max: float,
 ) -> bool:
     """Drain a broker; True once it has left the cluster."""
-    broker = find_broker(topology, number)
-    _preview(topology, number)
-    confirm(f"Remove broker {number} from the cluster?", yes=yes)
-    client.leave(number)
+    return drain_all(client, topology, [number], yes=yes, wait=wait, seconds_max=seconds_max)
+
+
+def drain_all(
+    client: "ClusterClient",
+    topology: "Topology",
+    numbers: Sequence[int],
+    *,
+    yes: bool,
+    wait: bool,
+    seconds_max: float,
+) -> bool:
+    """Drain some brokers together, so that none gets replicas of another; True once all have left
+    the cluster."""
+    for number in numbers:
+        find_broker(topology, number)
+        _preview(topology, number)
+    listed = ", ".join(map(str, numbers))
+    confirm(f"Remove broker {listed} from the cluster?", yes=yes)
+    for number in numbers:
+        client.leave(number)
     if not wait:
-        say(f"broker {number} is being drained; watch it: moldau broker list")
+        say(f"broker {listed} is being drained; watch it: moldau broker list")
         return False
-    # The removed broker does not learn that it has left; the others know.
-    others = _addresses(topology, without=number)
+    # A removed broker does not learn that it has left; the others know.
+    others = _addresses(topology, without=numbers)
+    return all(_await_drained(client, topology, one, others, seconds_max) for one in numbers)
+
+
+def _await_drained(
+    client: "ClusterClient",
+    topology: "Topology",
+    number: int,
+    others: Sequence[str],
+    seconds_max: float,
+) -> bool:
+    broker = find_broker(topology, number)
     watch = TopologyWatch(
         cluster_client(others) if others else client, seconds_max, topology.version
     )
