@@ -97,6 +97,9 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         ((*INSECURE, "--set", "initialMembers=1"), "would make a second one"),
         ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
+        ((*INSECURE, "--set", "processes=12"), "and 5 more for each further process"),
+        ((*INSECURE, "--set", "processes=0"), "processes"),
+        ((*INSECURE, "--set", "config.processes=2"), "use the value processes"),
         ((*INSECURE, "--set", "replica=5"), "replica"),
         ((*INSECURE, "--set", "antiAffinity=hard"), "antiAffinity"),
         ((*INSECURE, "--set", "minInsyncReplicas=4"), "is more than replicationFactor=3"),
@@ -375,3 +378,15 @@ def test_systemd_accepts_the_unit_and_finds_it_confined(name: str, tmp_path: Pat
 def test_the_configuration_for_systemd_is_valid() -> None:
     """By the command of docs/operate/systemd.md."""
     run_moldau("config", "show", "--config", str(DEPLOY / "systemd/broker.yaml"))
+
+
+@pytest.mark.parametrize("processes", ["4", "auto"])
+def test_a_pod_of_several_processes_stops_when_the_cluster_can_do_without_all(processes):
+    words = ("--kube-version", "1.30", *INSECURE, "--set", f"processes={processes}")
+    done = helm("template", "m", str(CHART), *words)
+    assert done.returncode == 0, done.stderr
+    parts = [part for part in yaml.safe_load_all(done.stdout) if part]
+    (pods,) = [part for part in parts if part["kind"] == "StatefulSet"]
+    (broker,) = pods["spec"]["template"]["spec"]["containers"]
+    assert {"name": "MOLDAU_PROCESSES", "value": processes} in broker["env"]
+    assert "--whole-machine" in broker["lifecycle"]["preStop"]["exec"]["command"]

@@ -85,14 +85,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 {{- include "moldau.checkConfig" . -}}
-{{- if lt (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 30) -}}
-{{- fail "terminationGracePeriodSeconds must be at least preStopSeconds + 30: a broker that is killed while it stops has to check its logs at the next start" -}}
+{{- $further := max 0 (sub (int (toString .Values.processes)) 1) -}}
+{{- if lt (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 30 (mul 5 $further)) -}}
+{{- fail "terminationGracePeriodSeconds must be at least preStopSeconds + 30, and 5 more for each further process: a broker that is killed while it stops has to check its logs at the next start" -}}
 {{- end -}}
 {{- end -}}
 
 {{- /* Settings of the broker that are not for `config`, with the value of the chart that is. */ -}}
 {{- define "moldau.ownSettings" -}}
 data_dir: ""
+processes: processes
 broker_id: ""
 bootstrap: ""
 initial_members: initialMembers
