@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -26,8 +27,6 @@ def port_run(count: int) -> int:
 
 
 def _is_free(port: int) -> bool:
-    import socket
-
     with socket.socket() as sock:
         try:
             sock.bind(("127.0.0.1", port))
@@ -73,6 +72,16 @@ class NodeBroker(Broker):
 
     def json(self, path: str, process: int = 0) -> Any:
         return json.loads(self.get(path, process)[1])
+
+    def ask(self, path: str, body: dict[str, Any]) -> None:
+        """Of the node, as its local administrator."""
+        token = (self.data_dir / "admin.token").read_text().strip()
+        request = urllib.request.Request(
+            f"http://{self.http_address}{path}",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+        )
+        urllib.request.urlopen(request, timeout=wait_seconds_max()).close()
 
     def until_ready(self) -> None:
         def ready() -> bool:

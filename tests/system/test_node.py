@@ -260,3 +260,40 @@ def test_a_whole_node_is_lost_and_comes_back_and_nothing_acknowledged_is_missing
     acked = load.stop()
     assert acked <= stored(bootstrap, "t", acked)
     assert [one.stop() for one in nodes] == [0] * count
+
+
+def test_an_initial_member_is_a_node(node, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a text that only these two nodes of a test know")
+    secret.chmod(0o600)
+    one, two = (node(name=name, MACHINE=name, CLUSTER_SECRET_FILE=str(secret)) for name in "ab")
+    for each in (one, two):
+        each._options = ("--set", f"initial_members={one.http_address},{two.http_address}")
+        each.launch()
+    for each in (one, two):
+        each.wait_ready()
+    brokers = two.json("/api/v1/topology")["brokers"]
+    assert len(brokers) == 4
+    assert sorted(broker["machine"] for broker in brokers) == ["a", "a", "b", "b"]
+    # All return to it, and to nothing else.
+    two.restart()
+    assert len(two.json("/api/v1/topology")["brokers"]) == 4
+
+
+def test_a_broker_that_is_removed_takes_no_other_process_with_it(node):
+    one = node().start()
+    (second,) = [pid for number, pid in one.children().items() if number == 2]
+    one.ask("/api/v1/cluster/leave", {"broker": 2})
+    wait_until(lambda: not is_alive(second), "it has ended", describe=lambda: one.output)
+    one.until_ready()
+    assert one.json("/healthz")["processes"] == {"1": "ok"}
+    assert sorted(one.children()) == [1]
+    assert one.stop() == 0
+    # The directory is not missed, whether it is named or not.
+    one.start()
+    assert sorted(one.children()) == [1]
+    assert "process 2 is not started" in one.output
+    one.stop()
+    one.processes = "1"
+    one.start()
+    assert one.json("/healthz") == {"status": "ok"}
