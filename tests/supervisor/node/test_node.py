@@ -125,6 +125,20 @@ def test_one_that_cannot_work_stops_the_node_at_once_with_its_code(world, code):
     assert w.children[1].poll() is not None
 
 
+def test_one_that_cannot_join_yet_is_tried_again_while_others_serve(world):
+    w = world(False, False)
+    w.scripts[2] = "raise SystemExit(78)"
+
+    def ended() -> bool:
+        return 2 in w.children and w.node._processes[1].backoff.deaths == 1
+
+    w.until(ended)
+    assert not w.node._stopping
+    w.scripts[2] = SERVE
+    w.skipped += 0.5
+    w.until(lambda: w.node.is_ready)
+
+
 def test_a_process_that_ended_by_itself_is_restarted(world):
     w = world(True, True)
     w.until(lambda: w.node.is_ready)

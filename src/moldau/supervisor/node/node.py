@@ -161,6 +161,10 @@ class Node:
         return [process for process in self._processes if process.child is not None]
 
     @property
+    def _has_ready(self) -> bool:
+        return any(process.is_ready for process in self._processes)
+
+    @property
     def is_ready(self) -> bool:
         left = [process for process in self._processes if not process.is_removed]
         return bool(left) and all(process.is_ready for process in left)
@@ -221,8 +225,11 @@ class Node:
             log.info("%s has left the cluster; the others go on without it", what)
             return
         delay = process.backoff.died(self._now(), process.ready_at)
-        if code in FINAL_CODES or process.backoff.deaths >= DEATHS_MAX:
-            times = "" if code in FINAL_CODES else f" for the {process.backoff.deaths}th time"
+        # One that could not join yet must not stop those that serve: the cluster may be busy.
+        may_join = code == ExitCode.CONFIG and not process.has_cluster and self._has_ready
+        is_final = code in FINAL_CODES and not may_join
+        if is_final or process.backoff.deaths >= DEATHS_MAX:
+            times = "" if is_final else f" for the {process.backoff.deaths}th time"
             log.critical(
                 "%s %s%s: the node stops",
                 what,
