@@ -77,6 +77,7 @@ def show(config_file: str | None, settings: Settings, changed: bool, output: str
     """Print every setting with its value and its source."""
     from moldau.server.config.keys import KEYS
     from moldau.server.config.load import Layer
+    from moldau.server.config.schema import Processes
     from moldau.server.config.values import format_value
 
     resolved = load({}, settings, config_file)
@@ -87,6 +88,8 @@ def show(config_file: str | None, settings: Settings, changed: bool, output: str
             continue
         value = resolved.value(name)
         exact = value if isinstance(value, bool | int) or value is None else str(value)
+        if isinstance(value, Processes):
+            exact = int(value) or str(value)
         shown = exact if output in ("json", "yaml") else format_value(key, value)
         rows.append({"key": name, "value": shown, "source": str(source)})
     if output in ("json", "yaml"):
