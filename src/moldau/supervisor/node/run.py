@@ -64,7 +64,9 @@ def run_node(config: ServerConfig, count: int, on_ready: Callable[[str], None]) 
 
 def ready_line(plan: Plan, sockets: SharedSockets, children: Sequence[Child]) -> str:
     """As that of one broker, with the addresses of the node."""
-    found = {one.protocol: sockets.addresses[one.setting].address for one in plan.shared()}
+    # Of several listeners the first one.
+    listeners = reversed(plan.shared())
+    found = {one.protocol: sockets.addresses[one.setting].address for one in listeners}
     (http,) = listeners_for(plan.config, ListenerProtocol.HTTP)
     web = f"{'https' if http.uses_tls else 'http'}://{found[ListenerProtocol.HTTP]}"
     grpc = found.get(ListenerProtocol.GRPC)
