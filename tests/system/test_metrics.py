@@ -26,10 +26,11 @@ SETTINGS = {"LOG__COMPACTION_CHECK_MS": "100", "LOG__SCRUB_INTERVAL_MS": "1000"}
 DAY_SECONDS = 86_400
 
 ELSEWHERE = {
+    "moldau_node_process_up": "tests/system/test_node.py",
     "moldau_certificate_expiry_seconds": "tests/compat/test_certificate_rotation.py",
     "moldau_logins_total": "tests/edge/http/test_login.py",
 }
-"""Those that need certificates or users."""
+"""Those that need certificates, users or a node of several processes."""
 
 
 class Found(NamedTuple):
