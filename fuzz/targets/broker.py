@@ -62,13 +62,22 @@ def _is_repeatable(stream: bytes) -> bool:
     while position < len(stream):
         size = int.from_bytes(stream[position : position + 4], "big")
         key = int.from_bytes(stream[position + 4 : position + 6], "big")
-        if key in SERVED_APIS and key not in _READ_ONLY:
+        version = int.from_bytes(stream[position + 6 : position + 8], "big")
+        if key in SERVED_APIS and version >= _CHANGES_FROM.get(key, 0):
             return False
         position += 4 + size
     return True
 
 
-_READ_ONLY: Final = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_GROUPS, ApiKey.FETCH)
+_NEVER: Final = 1 << 16
+_CHANGES_FROM: Final[dict[int, int]] = {
+    ApiKey.API_VERSIONS: _NEVER,
+    ApiKey.METADATA: _NEVER,
+    ApiKey.LIST_GROUPS: _NEVER,
+    # It may open a fetch session, which gets the next id.
+    ApiKey.FETCH: 7,
+}
+"""The first version of an API that changes something; of those that are not here all do."""
 
 
 def _send_http(data: bytes) -> None:

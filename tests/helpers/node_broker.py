@@ -2,37 +2,14 @@
 
 import json
 import os
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from moldau.testing.broker import Broker
-from moldau.testing.ports import free_ports
+from moldau.testing.ports import free_port_run
 from moldau.testing.waiting import wait_seconds_max, wait_until
-
-_TRIES = 100
-
-
-def port_run(count: int) -> int:
-    """The first of some free ports that follow each other."""
-    for _ in range(_TRIES):
-        (first,) = free_ports(1)
-        wanted = range(first + 1, first + count)
-        # Those that another test took meanwhile are refused by the start.
-        if all(_is_free(port) for port in wanted):
-            return first
-    raise OSError(f"no {count} free ports in a row")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        try:
-            sock.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class NodeBroker(Broker):
@@ -40,8 +17,8 @@ class NodeBroker(Broker):
         self, data_dir: Path, *options: str, processes: str = "2", **settings: str
     ) -> None:
         """`options`: how it gets its cluster."""
-        super().__init__(data_dir=data_dir, settings=settings, port=port_run(4))
-        self.raft_port, self.http_port, self.grpc_port = (port_run(4) for _ in range(3))
+        super().__init__(data_dir=data_dir, settings=settings, port=free_port_run(4))
+        self.raft_port, self.http_port, self.grpc_port = (free_port_run(4) for _ in range(3))
         self.processes = processes
         self._options = options or ("--bootstrap",)
 

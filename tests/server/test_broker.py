@@ -165,8 +165,8 @@ async def test_a_disk_that_fails_under_a_task_of_the_broker_is_not_a_bug(
     async def end() -> None:
         raise error
 
-    server._run_task(end())
-    server._run_task(end())
+    server._tasks.run(end())
+    server._tasks.run(end())
     await until(lambda: failures or len(defects) == 2, "somebody is told")
     await asyncio.sleep(0)
     assert (failures, defects) == (([BAD], []) if is_failure else ([], [error, error]))

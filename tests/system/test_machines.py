@@ -82,6 +82,8 @@ def machines(folder: Path) -> Iterator[Machines]:
         (settings,) = blocks(CLUSTERS, "yaml", "On several machines")
         for host, zone in zip(HOSTS, "abca", strict=True):
             own = settings.replace("host1.", f"{host}.").replace("zone-a", f"zone-{zone}")
+            # Here all of them are one, and would say so.
+            own += f"machine: {host}\n"
             (made[host].home / "broker.yaml").write_text(own)
             shutil.copy(certs / "ca.pem", made[host].settings)
             for kind in ("pem", "key"):

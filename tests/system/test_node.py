@@ -186,6 +186,7 @@ def test_without_its_supervisor_no_process_of_a_node_stays(node):
     assert sorted(one.children()) == [1, 2]
 
 
+@pytest.mark.safety
 def test_a_node_grows_from_a_broker_and_does_not_shrink_while_brokers_would_be_missing(node):
     one = node()
     one.processes = "1"

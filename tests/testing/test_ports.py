@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from moldau.testing import ports as ports_module
-from moldau.testing.ports import free_ports
+from moldau.testing.ports import free_port_run, free_ports
 
 pytestmark = pytest.mark.system
 
@@ -17,8 +17,15 @@ def test_no_port_is_handed_out_again_while_its_broker_may_be_down() -> None:
     assert len(set(ports)) == len(ports)
 
 
+def test_all_ports_of_a_run_are_reserved() -> None:
+    firsts = [free_port_run(4) for _ in range(50)]
+    ports = [first + place for first in firsts for place in range(4)]
+    ports += free_ports(200)
+    assert len(set(ports)) == len(ports)
+
+
 def test_test_processes_side_by_side_take_from_ranges_of_their_own() -> None:
-    code = "from moldau.testing.ports import free_ports; print(*free_ports(300))"
+    code = "from moldau.testing.ports import free_port_run, free_ports; print(*free_ports(300))"
     taken = [
         subprocess.run(
             [sys.executable, "-c", code],
@@ -55,9 +62,9 @@ def test_a_port_of_a_broker_that_is_down_is_not_given_to_another_process(
         return list(map(int, run.stdout.split()))
 
     assert not set(taken()) & set(ours)
-    # Our own, again; and what was given long ago goes back.
-    monkeypatch.setattr(ports_module, "_upcoming", iter(ours))
-    assert free_ports(5) == ours
+    # Nor to this one again; what was given long ago goes back.
+    monkeypatch.setattr(ports_module, "_upcoming", iter(ours + others))
+    assert not set(free_ports(5)) & set(ours)
     monkeypatch.undo()
     free_ports(ports_module._HELD_MAX)
     assert set(taken()) & set(ours)

@@ -9,9 +9,8 @@ logs cleanly, unlock the directory.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from moldau.api.broker import Broker
 from moldau.api.connections import ConnectionSource
@@ -48,6 +47,7 @@ from moldau.replica.driver import RaftDriver
 from moldau.replica.flusher import Flusher
 from moldau.replica.replica import Replica
 from moldau.replica.transport import Transport
+from moldau.server.background_tasks import BackgroundTasks
 from moldau.server.build_authentication import Authentication, super_users
 from moldau.server.build_cluster_lists import build_cluster_lists
 from moldau.server.build_coordination import CoordinationServices
@@ -114,7 +114,7 @@ class BrokerServer:
         )
         self._loop_watch = machine.watch_loop(self._loop)
         self._logged_controller = (NO_BROKER, NO_EPOCH)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks(self._on_internal_error)
         self._settling: asyncio.Task[None] | None = None
         self._cleaner_process: LogCleaner | None = None
         self._cleaner: Cleaner | None = None
@@ -258,28 +258,28 @@ class BrokerServer:
         self._metadata.start()
         if (settling := self._metadata.applying) is not None:
             self._settling = settling
-            settling.add_done_callback(self._task_ended)
+            self._tasks.watch(settling)
         played = () if machine.play is None else (machine.play.run(self._broker_id),)
-        self._run_task(self._announcements.run(), self._reconciler.run(), *played)
+        self._tasks.run(self._announcements.run(), self._reconciler.run(), *played)
         await registration.register()
         self._storage.finish_bootstrap()
         self._peers.on_member_image(EMPTY_IMAGE)
         # Only now: the image contains this start's registration, and so all earlier assignments.
         self._storage.set_strays_aside(self._metadata.image, self._broker_id)
-        self._run_task(registration.run())
+        self._tasks.run(registration.run())
         upkeep = build_upkeep(
             config, self._partitions, self._storage, self._disk, self._clock, self._replica_safety
         )
         upkeep.check_disk()
-        self._run_task(upkeep.run())
+        self._tasks.run(upkeep.run())
         self._cleaner = self._make_cleaner()
-        self._run_task(self._cleaner.run())
+        self._tasks.run(self._cleaner.run())
         self._scrub = build_scrub(config, self._partitions, self._replica_safety)
-        self._run_task(self._scrub.run())
-        self._run_task(self._broker.queues.run(), self._broker.overview.watch_events())
+        self._tasks.run(self._scrub.run())
+        self._tasks.run(self._broker.queues.run(), self._broker.overview.watch_events())
         await self._partitions.wait_until_led()
         kafka_server.start(kafka_ports)
-        self._run_task(self._certificates.run())
+        self._tasks.run(self._certificates.run())
         if self._grpc is not None and grpc is not None:
             grpc.listen(self._grpc.start)
         self._cluster.starting = None
@@ -299,17 +299,6 @@ class BrokerServer:
                 f"{topic}-{index}" for topic, index in self._partitions.offline
             ),
         )
-
-    def _run_task(self, *works: Coroutine[Any, Any, None]) -> None:
-        """Run until the stop; if a task fails, the broker stops."""
-        for work in works:
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_internal_error(error)
 
     # ---- events of the metadata and the groups
 
@@ -538,9 +527,7 @@ class BrokerServer:
         if not self._flusher.failed:
             await self._reconciler.hand_over()
         self._cluster.starting = "the broker is stopping"
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         if self._cleaner_process is not None:
             await self._cleaner_process.close()
         if self._grpc is not None:
@@ -583,12 +570,7 @@ class BrokerServer:
     async def abandon(self) -> None:
         """The start failed or was interrupted: release the ports and the directory."""
         self._loop_watch.stop()
-        for task in self._tasks:
-            task.cancel()
-        if self._settling is not None:
-            self._settling.cancel()
-            self._tasks.append(self._settling)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel(*([self._settling] if self._settling is not None else []))
         self._ports.release()
         if self._grpc is not None:
             await self._grpc.stop(0)

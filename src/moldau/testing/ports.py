@@ -58,6 +58,8 @@ class _Claims:
         if self._owner != os.getpid():
             # After a fork: the locks belong to the parent process.
             self._open()
+        if port in self._held:
+            return False
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
         except OSError:
@@ -81,6 +83,16 @@ def free_ports(count: int) -> list[int]:
         if port not in found and _claims.claim(port) and _is_free(port):
             found.append(port)
     raise OSError(f"no {count} free ports between {_FIRST} and {_LAST}")
+
+
+def free_port_run(count: int) -> int:
+    """The first of some free ports that follow each other; all of them are reserved."""
+    for _ in range(_TRIES_MAX):
+        first = next(_upcoming)
+        ports = range(first, min(first + count, _LAST))
+        if len(ports) == count and all(_claims.claim(port) and _is_free(port) for port in ports):
+            return first
+    raise OSError(f"no {count} free ports in a row between {_FIRST} and {_LAST}")
 
 
 def _is_free(port: int) -> bool:
