@@ -209,6 +209,23 @@ def test_a_full_broker_gets_fewer_bytes_by_a_swap() -> None:
     )
 
 
+def test_brokers_of_one_machine_share_its_disk() -> None:
+    old = PlanBroker(BrokerId(1), machine="a")
+    node = [
+        PlanBroker(
+            BrokerId(number),
+            machine="b",
+            disk_free_bytes=100 * GIB,
+            disk_total_bytes=120 * GIB,
+        )
+        for number in (2, 3, 4, 5)
+    ]
+    parts = [PlanPartition("t", index, (BrokerId(1),), size_bytes=20 * GIB) for index in range(20)]
+    moved = sum(move.size_bytes for move in plan_moves([old, *node], parts))
+    # Each would have room for four: 320 GiB in all.
+    assert 0 < moved <= 100 * GIB
+
+
 def test_a_broker_with_a_full_disk_gets_no_replica() -> None:
     one = BrokerId(1)
     partitions = [PlanPartition("t", number, (one,), 20 * GIB) for number in range(4)]

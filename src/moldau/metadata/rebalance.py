@@ -9,7 +9,7 @@ Every step makes a sum smaller, so that the plan of a balanced cluster is empty.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -185,7 +185,11 @@ class _Planner:
         )
         self._topics: dict[str, list[Key]] = defaultdict(list)
         self._loads = Loads()
-        self._free = {one.id: one.disk_free_bytes for one in self._brokers.values()}
+        self._disks = {one.id: _disk_of(one) for one in self._brokers.values()}
+        self._free: dict[Hashable, int] = {}
+        for one in self._brokers.values():
+            disk = self._disks[one.id]
+            self._free[disk] = min(one.disk_free_bytes, self._free.get(disk, one.disk_free_bytes))
         for key, replicas in self._now.items():
             self._topics[key[0]].append(key)
             self._loads.add(replicas)
@@ -442,7 +446,7 @@ class _Planner:
         known = self._brokers
         if _crowding([*others, target], known) > _crowding(replicas, known):
             return False
-        total, free = known[target].disk_total_bytes, self._free[target]
+        total, free = known[target].disk_total_bytes, self._free[self._disks[target]]
         if min(total, free) < 0:
             return True
         left = free - self._partitions[key].size_bytes
@@ -463,9 +467,8 @@ class _Planner:
         for broker in after:
             if broker not in before:
                 self._hold(key, broker)
-                self._free[broker] = _less(
-                    self._free.get(broker, -1), self._partitions[key].size_bytes
-                )
+                disk = self._disks.get(broker, broker)
+                self._free[disk] = _less(self._free.get(disk, -1), self._partitions[key].size_bytes)
         if {*after} <= {*self._partitions[key].replicas}:
             self._moved.discard(key)
         else:
@@ -480,6 +483,14 @@ class _Planner:
         del self._held[broker][key[0]][key]
         self._count[broker] -= 1
         self._bytes[broker] -= self._partitions[key].size_bytes
+
+
+def _disk_of(broker: PlanBroker) -> Hashable:
+    """Brokers of one machine with disks of one size may share it, as processes of a node do.
+
+    Two disks of one size are counted as one, which places too little on them, and never too much.
+    """
+    return broker.id if broker.machine is None else (broker.machine, broker.disk_total_bytes)
 
 
 def _less(free: int, size: int) -> int:
