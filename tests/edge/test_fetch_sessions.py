@@ -57,11 +57,13 @@ class Fetcher:
         *,
         forgotten: dict[str, Sequence[int]] | None = None,
         wait_ms: int = 0,
+        bytes_max: int = BYTES,
     ) -> FetchResponse:
         """`wanted`: offsets by topic and partition."""
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
+            max_bytes=bytes_max,
             session_id=self.id,
             session_epoch=self.epoch,
             topics=[
@@ -197,6 +199,33 @@ def test_a_full_fetch_opens_another_session_in_place_of_the_first(
     fetcher.id = first
     fetcher.epoch = 1
     assert fetcher.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_names_that_no_topic_can_have_are_not_kept(
+    connection: KafkaConnection, topic_id_of: TopicIdOf, moldau_topic: str
+) -> None:
+    fetcher = Fetcher(connection, IDS_FROM - 1, topic_id_of)
+    refused = fetcher.ask({"x" * 30_000: {0: 0}})
+    assert (refused.error_code, refused.session_id) == (0, 0)
+    fetcher.open({moldau_topic: {0: 0}})
+    assert fetcher.ask({"x" * 30_000: {0: 0}}).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    # It has ended: the client starts again.
+    assert fetcher.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_without_room_for_a_byte_waits_and_goes_on(
+    fetcher: Fetcher, moldau_session_broker: Broker, moldau_topic: str, produce: Produce
+) -> None:
+    topic = f"{moldau_topic}-three"
+    with KafkaClient(moldau_session_broker.bootstrap) as client:
+        client.create_topic(topic, partitions=3)
+    fetcher.open({topic: {0: 0, 1: 0, 2: 0}})
+    for bytes_max in (0, -1):
+        # All are read again, and wait.
+        assert fetcher.go_on({topic: {0: 0, 1: 0, 2: 0}}, wait_ms=20, bytes_max=bytes_max) == []
+    produce(topic, 1)
+    (found,) = fetcher.go_on(wait_ms=1_000, bytes_max=0)
+    assert found.records
 
 
 def test_without_an_epoch_there_is_no_session(fetcher: Fetcher, moldau_topic: str) -> None:

@@ -163,7 +163,8 @@ class FetchService:
         bytes_min = min(bytes_min, self._reply_bytes_max // 2)
         if in_session:
             # A full reply is enough: it would not get longer.
-            bytes_min = min(bytes_min, max(bytes_max, 1))
+            bytes_max = max(bytes_max, 1)
+            bytes_min = min(bytes_min, bytes_max)
         if cold := self._find_cold(requests, bytes_max):
             parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready, in_session)
             self._parked[parked] = None

@@ -28,6 +28,10 @@ class Call:
 class FakeChannels:
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self.lost: set[str] = set()
+
+    def is_connected(self, address: str) -> bool:
+        return address not in self.lost
 
     def stream(self, address: str, method: object) -> Call:
         self.calls.append(Call())
@@ -82,6 +86,17 @@ async def test_a_stream_that_ended_meanwhile_is_not_used_again(channels: FakeCha
     streams.give_back(first)
     channels.calls[0].cancel()
     assert await used(streams) is not first
+    streams.close()
+
+
+async def test_a_stream_to_a_broker_that_is_gone_is_not_used_again(channels: FakeChannels) -> None:
+    """The call itself learns of it later: what it sends then would be in doubt."""
+    streams = opened(channels)
+    first = await used(streams)
+    streams.give_back(first)
+    channels.lost.add(first.address)
+    assert await used(streams) is not first
+    assert channels.calls[0].is_over
     streams.close()
 
 

@@ -275,6 +275,8 @@ def test_a_stream_carries_nothing_after_the_token_of_its_caller_has_expired() ->
         now = 2000
         with pytest.raises(AuthenticationError, match="expired"):
             await call.write(pb.ReadFromResponse())
+        # But for what was done before, which the client would do again.
+        await call.confirm(pb.ReadFromResponse())
 
     asyncio.run(scenario())
 

@@ -370,7 +370,7 @@ async def test_the_time_in_which_a_batch_is_stored_is_charged() -> None:
         async def read(self) -> pb.SendBatchRequest | None:
             return next(self.left, None)
 
-        async def write(self, answer: pb.SendBatchResponse) -> None:
+        async def confirm(self, answer: pb.SendBatchResponse) -> None:
             self.answers.append(answer)
 
     stopping = asyncio.get_running_loop().create_future()

@@ -131,7 +131,8 @@ class SendStream:
     @property
     def is_idle(self) -> bool:
         """Whether another `begin` may follow."""
-        return self._reading.done() and self._failure is None and not self._call.done()
+        is_over = self._reading.done() and not self._in_flight
+        return is_over and self._failure is None and not self._call.done()
 
     @property
     def is_broken(self) -> bool:

@@ -27,7 +27,9 @@ class SendStreams:
         idle = self._idle.get(address, [])
         while idle:
             stream = idle.pop()
-            if stream.is_idle and not _is_old(stream):
+            # A broker that died since: only a new stream knows that nothing was sent.
+            is_alive = self._channels.is_connected(address)
+            if is_alive and stream.is_idle and not _is_old(stream):
                 return stream
             stream.cancel()
         return SendStream(self._channels, address)

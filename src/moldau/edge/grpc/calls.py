@@ -87,6 +87,11 @@ class Call(Generic[Q, R]):
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
         self.check()
+        await self.confirm(response)
+
+    async def confirm(self, response: R) -> None:
+        """As `write`, of what has happened already: also if the caller's proof has expired since,
+        since the client would take it for not done, and do it twice."""
         with self._calls.writing():
             await self._context.write(response)
 

@@ -130,7 +130,7 @@ class SendHandlers:
         response = await self._store(request, call.session)
         if before is not None:
             await before
-        await call.write(response)
+        await call.confirm(response)
 
     async def _store(self, request: SendBatchRequest, session: Session) -> SendBatchResponse:
         """Returns errors of the request in the response: the stream continues."""

@@ -15,8 +15,9 @@ from moldau.api.types import (
 from moldau.edge.kafka.fetch_reply import fetch_response
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import NAMES_MAX
-from moldau.model.errors import PeerProtocolError, RefusedError
+from moldau.model.errors import ErrorCode, PeerProtocolError, RefusedError
 from moldau.model.ids import Offset
+from moldau.model.limits import TOPIC_NAME_LENGTH_MAX
 from moldau.security.principal import ANONYMOUS
 from moldau.wire.messages.fetch import (
     FetchForgottenTopic,
@@ -68,9 +69,8 @@ def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
                     reads_committed,
                 )
             )
-    operation = _Operation(
-        call, topics, wanted, opens_session=request.session_epoch == _NEW_SESSION
-    )
+    opens_session = request.session_epoch == _NEW_SESSION and _has_room_for_names(request)
+    operation = _Operation(call, topics, wanted, opens_session=opens_session)
     parked = call.session.fetch.fetch(
         wanted,
         bytes_min=request.min_bytes,
@@ -90,6 +90,9 @@ def _go_on(call: Call, request: FetchRequest) -> FetchResponse | None:
         session = sessions.resume(
             call.connection, request.session_id, request.session_epoch, uses_ids=by_id
         )
+        if not _has_room_for_names(request):
+            sessions.close(call.connection)
+            raise RefusedError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         session.update(
             [each for topic in request.topics for each in _wanted(topic, by_id)],
             [
@@ -173,6 +176,11 @@ def _merged(topics: list[FetchTopic]) -> list[FetchTopic]:
         FetchTopic(topic=name, topic_id=topic_id, partitions=list(partitions.values()))
         for (name, topic_id), partitions in found.items()
     ]
+
+
+def _has_room_for_names(request: FetchRequest) -> bool:
+    """A session keeps names, also of topics that do not exist: no longer ones than topics have."""
+    return all(len(topic.topic) <= TOPIC_NAME_LENGTH_MAX for topic in request.topics)
 
 
 def _wanted(topic: FetchTopic, by_id: bool) -> list[WantedPartition]:
