@@ -254,7 +254,7 @@ class QueueAdmin:
 
     async def _read_dead(self) -> bool:
         """All dead letters, each partition where it is led."""
-        await self._wire.refresh()
+        await self._wire.refresh_newest()
         topic = f"{GROUP}.dead"
         known = self._wire.view.topics.get(topic)
         if known is None:

@@ -201,9 +201,17 @@ class QueueWire:
 
     async def refresh(self) -> None:
         """Learn who leads; raises Refused."""
-        address = self._rng.choice(self._seeds())
+        self.view = await self._view_of(self._rng.choice(self._seeds()))
+
+    async def refresh_newest(self) -> None:
+        """Ask all brokers, and believe the one that knows most: what one of them does not know may
+        be there all the same, since its metadata may be far behind. Raises Refused."""
+        views = [await self._view_of(address) for address in self._seeds()]
+        self.view = max(views, key=lambda view: view.version)
+
+    async def _view_of(self, address: str) -> ClusterView:
         answer = await self.call(address, "Topology", pb.TopologyRequest(), 3.0)
-        self.view = view_of_grpc(answer, address)
+        return view_of_grpc(answer, address)
 
     def drop(self) -> None:
         """All connections, at once and without a word."""
