@@ -96,7 +96,8 @@ def _glibc_tag() -> str:
     """Of all machines whose C library is as new as this one's: the libraries need nothing else."""
     from packaging.tags import platform_tags
 
-    return next(iter(platform_tags()))
+    found = [tag for tag in platform_tags() if tag.startswith("manylinux")]
+    return found[0] if found else _platform_tag()
 
 
 def _platform_tag() -> str:
