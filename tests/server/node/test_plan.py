@@ -82,6 +82,14 @@ def test_a_disabled_listener_stays_disabled():
             "http.addr needs port 9094 for the node, which is that of kafka.addr for process 2",
         ),
         ({"kafka__addr": "127.0.0.1:65534"}, "kafka.addr leaves no port for process 2: 65536"),
+        (
+            {"kafka__advertised": "queue.example:65534"},
+            "the advertised address of kafka leaves no port for process 2: 65536 is above 65535",
+        ),
+        (
+            {"raft__advertised": "queue.example:65535"},
+            "the advertised address of raft leaves no port for process 2: 65536 is above 65535",
+        ),
         ({"broker_id": "4"}, "broker_id is 4, but processes is 2"),
     ],
 )

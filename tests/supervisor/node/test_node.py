@@ -139,6 +139,19 @@ def test_one_that_cannot_join_yet_is_tried_again_while_others_serve(world):
     w.until(lambda: w.node.is_ready)
 
 
+def test_one_that_can_never_join_leaves_those_that_serve_alone(world):
+    w = world(False, False)
+    w.scripts[2] = "raise SystemExit(78)"
+
+    def ended_often() -> bool:
+        w.skipped += 30
+        return bool(w.node._processes[1].backoff.deaths > DEATHS_MAX)
+
+    w.until(ended_often)
+    assert not w.node._stopping
+    assert w.children[1].poll() is None
+
+
 def test_a_process_that_ended_by_itself_is_restarted(world):
     w = world(True, True)
     w.until(lambda: w.node.is_ready)

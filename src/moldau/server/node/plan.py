@@ -152,6 +152,16 @@ def _check_ports(config: ServerConfig, count: int) -> None:
                 )
                 raise error
         taken[port].append((address.host, f"{key} for {whose}"))
+    for listener in listeners_of(config):
+        advertised = _moved(listener, count).advertised
+        if advertised is not None and advertised.port > _PORT_MAX:
+            key = listener.setting.removesuffix(".addr")
+            error = ConfigError(
+                f"the advertised address of {key} leaves no port for process {count}: "
+                f"{advertised.port} is above {_PORT_MAX}"
+            )
+            error.hint = f"advertise a port that is lower by {count}"
+            raise error
 
 
 def _addresses(config: ServerConfig, count: int) -> Iterator[tuple[ListenerConfig, str, Endpoint]]:

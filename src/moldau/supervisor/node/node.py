@@ -228,7 +228,7 @@ class Node:
         # One that could not join yet must not stop those that serve: the cluster may be busy.
         may_join = code == ExitCode.CONFIG and not process.has_cluster and self._has_ready
         is_final = code in FINAL_CODES and not may_join
-        if is_final or process.backoff.deaths >= DEATHS_MAX:
+        if is_final or (process.backoff.deaths >= DEATHS_MAX and not may_join):
             times = "" if is_final else f" for the {process.backoff.deaths}th time"
             log.critical(
                 "%s %s%s: the node stops",
