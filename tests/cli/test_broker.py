@@ -1,8 +1,12 @@
 """`moldau dev` and `moldau broker start` as processes."""
 
+import os
+import pty
 import re
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -124,6 +128,33 @@ def test_settings_that_one_broker_cannot_meet_are_warned_of_at_the_start(cli, tm
         # What is warned of is so.
         assert cli("topic", "create", "t", "-b", broker.bootstrap).code == ExitCode.FAILED
         assert cli("topic", "create", "t", "-r", "1", "-b", broker.bootstrap).code == 0
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_the_option_of_the_supervisor_is_no_way_to_start_a_node(on_terminal):
+    command = [sys.executable, "-m", "moldau", "broker", "start", "--node-process", "4"]
+    ends = pty.openpty() if on_terminal else ()
+    try:
+        found = subprocess.run(
+            command,
+            stdin=ends[1] if ends else subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=wait_seconds_max(),
+        )
+    finally:
+        for end in ends:
+            os.close(end)
+    assert found.returncode == ExitCode.USAGE, found.stderr
+    assert "error: --node-process is only for the supervisor of a node" in found.stderr
+    assert "moldau broker start --processes N" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_one_letter_less_of_processes_is_no_option(cli):
+    outcome = cli("broker", "start", "--process", "4")
+    assert outcome.code == ExitCode.USAGE
+    assert "--processes" in outcome.err
 
 
 def test_a_data_dir_that_is_a_file_is_an_error(spawn, tmp_path):

@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from moldau.model.process_option import PROCESS_OPTION
 from moldau.testing.broker import Broker
 from moldau.testing.ports import free_port_run
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -34,8 +35,8 @@ class NodeBroker(Broker):
         text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         for pid in map(int, text.split()):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"--process" in words:
-                found[int(words[words.index(b"--process") + 1])] = pid
+            if (option := PROCESS_OPTION.encode()) in words:
+                found[int(words[words.index(option) + 1])] = pid
         return found
 
     def get(self, path: str, process: int = 0) -> tuple[int, bytes]:

@@ -38,6 +38,7 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import emit_document, emit_rows, emit_table, say
 from moldau.model.play import PLAY_OPTION
+from moldau.model.process_option import PROCESS_OPTION
 
 if TYPE_CHECKING:
     from moldau.cli.cluster.every_address import Answers
@@ -120,7 +121,19 @@ def _serve_process() -> int:
     from moldau.server.node.process import read_process
     from moldau.server.run import run_broker
 
-    process = read_process(sys.stdin.buffer)
+    reason = "a terminal is no description of it"
+    process = None
+    if not sys.stdin.isatty():
+        try:
+            process = read_process(sys.stdin.buffer)
+        except ValueError as error:
+            reason = str(error)
+    if process is None:
+        raise CommandError(
+            f"{PROCESS_OPTION} is only for the supervisor of a node: {reason}",
+            hint="several processes as one node: moldau broker start --processes N",
+            code=ExitCode.USAGE,
+        )
     end_with(process.parent)
     return run_broker(
         process.config, on_ready=lambda info: click.echo(ready_line(info)), node=process
@@ -167,7 +180,7 @@ def _serve_process() -> int:
     help="Brokers, each a process, behind the same addresses; auto: one per core.  [default: 1]",
 )
 @click.option(
-    "--process",
+    PROCESS_OPTION,
     "number",
     hidden=True,
     type=int,

@@ -8,6 +8,7 @@ import pytest
 from moldau.model.topology import Endpoint
 from moldau.server.config.load import load_config
 from moldau.server.node.process import (
+    _HEAD,
     REMOVED_FILE,
     NodeProcess,
     SharedAddress,
@@ -41,9 +42,20 @@ def test_a_process_gets_its_whole_configuration_with_the_secrets_in_it():
     assert got.config.listeners[0].name == "a"
 
 
-def test_anything_else_on_stdin_is_refused():
-    with pytest.raises(ValueError, match="process of a node"):
-        read_process(io.BytesIO(pickle.dumps({"number": 2})))
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "does not hold a process of a node"),
+        (b"4\n", "does not hold a process of a node"),
+        (pickle.dumps({"number": 2}), "does not hold a process of a node"),
+        (_HEAD + pickle.dumps({"number": 2}), "does not hold a process of a node"),
+        (_HEAD, "ends too early"),
+        (write_process(process("/d"))[:-9], "ends too early"),
+    ],
+)
+def test_anything_else_on_stdin_is_refused(data, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_process(io.BytesIO(data))
 
 
 def test_the_others_are_all_but_those_that_left_the_cluster(tmp_path):

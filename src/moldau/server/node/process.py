@@ -18,6 +18,8 @@ from moldau.server.config.schema import ServerConfig
 
 SOCKET_NAME: Final = "node.sock"
 """In the data directory of each process: where the others of its node ask it."""
+_HEAD: Final = b"moldau process of a node\n"
+"""Before what the supervisor hands over: nothing else is read."""
 REMOVED_FILE: Final = "removed"
 """In a data directory: its broker was removed from the cluster, and never comes back."""
 
@@ -71,12 +73,17 @@ class NodeProcess(Struct, frozen=True, kw_only=True):
 
 
 def write_process(process: NodeProcess) -> bytes:
-    return pickle.dumps(process)
+    return _HEAD + pickle.dumps(process)
 
 
 def read_process(stream: BinaryIO) -> NodeProcess:
     """From the supervisor that started this process. Raises ValueError."""
-    found = pickle.load(stream)
+    if stream.read(len(_HEAD)) != _HEAD:
+        raise ValueError("stdin does not hold a process of a node")
+    try:
+        found = pickle.load(stream)
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"stdin ends too early: {error}") from None
     if not isinstance(found, NodeProcess):
         raise ValueError("stdin does not hold a process of a node")
     return found

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from moldau import __version__
 from moldau.model import log_events as events
+from moldau.model.process_option import PROCESS_OPTION
 from moldau.server.config.listeners import listeners_for
 from moldau.server.config.scalars import parse_address
 from moldau.server.config.schema import ServerConfig
@@ -26,8 +27,6 @@ from moldau.supervisor.node.signals import Signals
 
 log = logging.getLogger(__name__)
 
-PROCESS_OPTION: Final = "--process"
-"""Of `moldau broker start`: it is a process of a node, described on its standard input."""
 _SECRET_FILE: Final = "cluster.secret"
 
 
