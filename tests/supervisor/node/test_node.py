@@ -205,6 +205,27 @@ def test_all_stop_one_after_the_other_the_first_one_last(world, caplog):
     assert ended == [3, 2, 1]
 
 
+def test_a_stop_while_processes_begin_is_a_clean_one(world, caplog):
+    w = world(True, True)
+    w.scripts[1] = w.scripts[2] = "import time\ntime.sleep(600)"
+    w.node.step()
+    w.node._stop_all(0)
+    w.until(lambda: not w.node._running)
+    assert [child.poll() for child in w.children.values()] == [-signal.SIGTERM] * 2
+    assert w.node._exit_code == 0
+    assert "while it stopped" not in caplog.text
+
+
+def test_a_crash_while_it_stops_is_no_clean_end(world, caplog):
+    w = world(True, True)
+    w.until(lambda: w.node.is_ready)
+    w.node._stop_all(0)
+    os.kill(w.children[2].pid, signal.SIGKILL)
+    w.until(lambda: not w.node._running)
+    assert w.node._exit_code == 70
+    assert "process 2 (broker 2) killed by SIGKILL while it stopped" in caplog.text
+
+
 @pytest.mark.safety
 def test_one_that_does_not_stop_holds_up_the_others_for_a_while_and_is_killed(world, caplog):
     w = world(True, True)

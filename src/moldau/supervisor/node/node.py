@@ -7,6 +7,7 @@ learn of it, and half a node looks well from outside.
 
 import logging
 import select
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -211,6 +212,9 @@ class Node:
     def _ended(self, process: _Process, code: int) -> None:
         what = f"process {process.number}{process.broker}"
         if self._stopping:
+            if code == -signal.SIGTERM and process.signalled_at is not None:
+                # It was asked to stop before it could listen for that: it had opened nothing.
+                code = 0
             if code:
                 log.warning(
                     "%s %s while it stopped",
