@@ -1,6 +1,7 @@
 """The listener: nothing is loaded before somebody comes, and nobody holds it up."""
 
 import asyncio
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 from http_cluster import FakeCluster, Served, served
 from moldau.edge.http.limits import HttpLimits
 from moldau.edge.http.listener import HttpListener
+from moldau.edge.http.node.link import NodeListener
+from moldau.model.errors import ConfigError
 from moldau.testing.ports import free_ports
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
@@ -102,6 +105,60 @@ def test_a_taken_port_is_reported_and_a_bound_one_is_closed_until_the_start():
         await second.stop(1.0)
 
     asyncio.run(scene())
+
+
+def test_a_socket_of_the_node_that_cannot_be_made_fails_the_start(tmp_path):
+    path = tmp_path / "node.sock"
+    path.mkdir()
+
+    async def scene() -> None:
+        listener = HttpListener(loop=asyncio.get_running_loop(), make_app=no_app)
+        listener.for_node = NodeListener(path, listener.app)
+        address = listener.bind("127.0.0.1", 0)
+        with pytest.raises(ConfigError, match=f"cannot listen on {re.escape(str(path))}") as failed:
+            listener.start()
+        assert failed.value.hint
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=wait_seconds_max())
+        await listener.stop(1.0)
+
+    asyncio.run(scene())
+    assert path.is_dir()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_the_socket_of_the_node_is_there_from_the_start_to_the_stop(tmp_path, turns):
+    path = tmp_path / "node.sock"
+
+    async def scene() -> None:
+        listener = HttpListener(loop=asyncio.get_running_loop(), make_app=no_app)
+        listener.for_node = NodeListener(path, listener.app)
+        listener.bind("127.0.0.1", 0)
+        listener.start()
+        assert path.is_socket()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await listener.stop(1.0)
+        assert not path.exists()
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_is_not_served_although_bound_is_said(tmp_path, caplog):
+    class Broken(NodeListener):
+        async def start(self) -> None:
+            raise RuntimeError("no server")
+
+    async def scene() -> None:
+        listener = HttpListener(loop=asyncio.get_running_loop(), make_app=no_app)
+        listener.for_node = Broken(tmp_path / "node.sock", listener.app)
+        listener.bind("127.0.0.1", 0)
+        listener.start()
+        while "cannot ask this one" not in caplog.text:
+            await asyncio.sleep(0)
+        await listener.stop(1.0)
+
+    asyncio.run(asyncio.wait_for(scene(), wait_seconds_max()))
 
 
 def test_an_app_that_cannot_be_made_costs_the_listener_and_not_the_loop(caplog):

@@ -85,14 +85,18 @@ class HttpListener:
         self._listening.append(sock)
 
     def start(self) -> None:
-        """Starts listening: before this, connections are refused. Raises OSError."""
+        """Starts listening: before this, connections are refused. Raises OSError, and ConfigError
+        if the other processes of the node could not ask."""
         if not self._listening:
             raise RuntimeError("bind() must be called before start()")
+        if self.for_node is not None:
+            self.for_node.bind()
         for sock in self._listening:
             sock.listen(self._limits.backlog)
             self._loop.add_reader(sock, self._on_first_connection)
         if self.for_node is not None:
             self._opening = self._loop.create_task(self.for_node.start())
+            self._opening.add_done_callback(self._on_opened)
 
     def _on_first_connection(self) -> None:
         self._remove_readers()
@@ -138,6 +142,14 @@ class HttpListener:
             )
         self._close()
 
+    def _on_opened(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical(
+                "internal error: the other processes of the node cannot ask this one; restart it",
+                exc_info=error,
+                extra=events.HTTP_STOPPED(),
+            )
+
     async def stop(self, grace_seconds: float) -> None:
         """Stop accepting, let requests finish within the grace period, then abort the rest."""
         serving, server = self._serving, self._server
@@ -164,8 +176,9 @@ class HttpListener:
     def _close(self) -> None:
         while self._listening:
             self._listening.pop().close()
-        if self.for_node is not None and self._opening is not None:
+        if self._opening is not None:
             self._opening.cancel()
+        if self.for_node is not None:
             self.for_node.close()
 
 

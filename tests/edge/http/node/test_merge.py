@@ -50,6 +50,7 @@ class Others:
         if served is not None:
             listener = NodeListener(path, load)
             self._listeners.append(listener)
+            listener.bind()
             await listener.start()
 
     def node(self) -> Node:

@@ -25,6 +25,7 @@ from moldau.edge.http.relay.messages import (
     encode,
 )
 from moldau.edge.http.relay.serving import scope_of
+from moldau.model.errors import ConfigError
 from moldau.model.malformed import MALFORMED
 from moldau.security.principal import LOCAL_ADMIN
 
@@ -59,17 +60,37 @@ class NodeListener:
         """`load` returns the application."""
         self._path = path
         self._load = load
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
+    def bind(self) -> None:
+        """Who asks from now on waits for `start`. Raises ConfigError."""
+        try:
+            self._socket = _bound(self._path)
+        except OSError as error:
+            failure = ConfigError(f"cannot listen on {self._path}: {error.strerror or error}")
+            failure.hint = (
+                "the processes of a node ask each other there: choose a data directory that this "
+                "user may write, on a file system that has Unix sockets: --data-dir"
+            )
+            raise failure from None
+
     async def start(self) -> None:
-        """Raises OSError."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=_bound(self._path))
+        # Kept before it serves, so that `close` ends it also while it begins.
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=self._socket, start_serving=False
+        )
+        await self._server.start_serving()
 
     def close(self) -> None:
+        """May be called before the start, and twice."""
+        if self._socket is None:
+            return
         if self._server is not None:
             self._server.close()
-            self._server = None
-            self._path.unlink(missing_ok=True)
+        self._socket.close()
+        self._server = self._socket = None
+        self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # An asker that does not wait for the reply leaves nothing behind.
