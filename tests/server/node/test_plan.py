@@ -10,7 +10,7 @@ from moldau.model.topology import Endpoint
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import Processes, ServerConfig
-from moldau.server.node.plan import make_plan, process_count
+from moldau.server.node.plan import make_plan, process_count, warn_of_ports
 
 
 def config(**flags: str) -> ServerConfig:
@@ -150,6 +150,44 @@ def test_auto_is_the_number_of_cores_and_never_less_than_the_directory_has(tmp_p
     assert count("auto", 2) == 5
     with pytest.raises(ConfigError, match="processes is 3"):
         count("3", 4)
+
+
+def test_auto_starts_no_more_than_the_ports_leave_room_for(tmp_path, caplog):
+    """Of the defaults gRPC has 8000, and HTTP 8080."""
+    given = config(data_dir=str(tmp_path), processes="auto")
+    count = process_count(given, lambda: 96)
+    assert count == 79
+    make_plan(given, count)
+    with pytest.raises(ConfigError, match=r"needs port 8080 for"):
+        make_plan(given, count + 1)
+    warn_of_ports(given, count, lambda: 96)
+    assert "processes is auto and starts 79 on 96 cores" in caplog.text
+    assert "needs port 8080 for" in caplog.text
+
+
+def test_auto_starts_no_more_than_a_node_may_have(tmp_path, caplog):
+    given = config(
+        data_dir=str(tmp_path), processes="auto", grpc__addr="", http__addr="127.0.0.1:7000"
+    )
+    assert process_count(given, lambda: 400) == 256
+    warn_of_ports(given, 256, lambda: 400)
+    assert not caplog.records
+
+
+def test_auto_says_nothing_where_each_core_has_a_process(caplog):
+    warn_of_ports(config(processes="auto"), 4, lambda: 4)
+    warn_of_ports(config(processes="2"), 2, lambda: 4)
+    assert not caplog.records
+
+
+def test_auto_starts_what_the_directory_has_and_not_what_the_ports_allow(tmp_path):
+    (tmp_path / "process-3").mkdir()
+    identity = {"broker_id": 3, "cluster_id": "C"}
+    (tmp_path / "process-3" / "broker.json").write_text(json.dumps(identity))
+    given = config(data_dir=str(tmp_path), processes="auto", http__addr="127.0.0.1:9094")
+    assert process_count(given, lambda: 8) == 3
+    with pytest.raises(ConfigError, match=r"http\.addr needs port 9094"):
+        make_plan(given, 3)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "257", "two", "1.5", ""])

@@ -6,6 +6,8 @@ has to reach that very process. Of peers, which look for one broker only, proces
 configured port, and process k has the port + k - 1.
 """
 
+import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -13,11 +15,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from moldau.model import log_events as events
 from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint
 from moldau.server.config.listener_rules import WILDCARDS
 from moldau.server.config.listeners import SECTIONS, listeners_of
-from moldau.server.config.schema import LOOPBACK, Processes, ServerConfig
+from moldau.server.config.schema import LOOPBACK, PROCESSES_MAX, Processes, ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, Listeners
 from moldau.server.node.cores import usable_cores
 from moldau.server.node.directories import (
@@ -26,6 +29,8 @@ from moldau.server.node.directories import (
     processes_needed,
     stored_processes,
 )
+
+log = logging.getLogger(__name__)
 
 _PORT_MAX: Final = 65535
 
@@ -110,13 +115,38 @@ def _shifted(address: Endpoint, by: int) -> Endpoint:
 
 
 def process_count(config: ServerConfig, cores: Callable[[], int] = usable_cores) -> int:
-    """How many processes the configuration means. Raises ConfigError if the data directory has
-    more."""
+    """How many processes the configuration means: `auto` never more than there is room for, and
+    never fewer than the data directory has. Raises ConfigError if that has more."""
     root = Path(config.data_dir).absolute()
     stored = stored_processes(root)
-    count = int(config.processes) or max(cores(), processes_needed(stored))
+    count = int(config.processes) or _automatic(config, cores(), processes_needed(stored))
     check_directories(root, stored, count)
     return count
+
+
+def _automatic(config: ServerConfig, cores: int, needed: int) -> int:
+    more = range(needed + 1, min(cores, PROCESSES_MAX) + 1)
+    # What has no room for some processes has none for more of them.
+    return needed + bisect_left(
+        more, True, key=lambda count: _port_problem(config, count) is not None
+    )
+
+
+def warn_of_ports(
+    config: ServerConfig, count: int, cores: Callable[[], int] = usable_cores
+) -> None:
+    """Log it if `auto` starts fewer processes than there are cores."""
+    if config.processes or count >= min(cores(), PROCESSES_MAX):
+        return
+    if (problem := _port_problem(config, count + 1)) is not None:
+        log.warning(
+            "processes is auto and starts %d on %d cores, since the ports leave room for no more: "
+            "%s",
+            count,
+            cores(),
+            problem,
+            extra=events.PROCESSES_BELOW_CORES(processes=count, cores=cores()),
+        )
 
 
 def make_plan(config: ServerConfig, count: int) -> Plan:
@@ -129,18 +159,20 @@ def make_plan(config: ServerConfig, count: int) -> Plan:
             "leave broker_id out: a data directory keeps its id, and the cluster chooses new ones"
         )
         raise error
-    _check_ports(config, count)
+    if (problem := _port_problem(config, count)) is not None:
+        raise problem
     return Plan(config=config, count=count)
 
 
-def _check_ports(config: ServerConfig, count: int) -> None:
+def _port_problem(config: ServerConfig, count: int) -> ConfigError | None:
+    """Why so many processes have no ports; None: they have."""
     taken: dict[int, list[tuple[str, str]]] = {}
     for listener, whose, address in _addresses(config, count):
         key, port = listener.setting, address.port
         if port > _PORT_MAX:
             error = ConfigError(f"{key} leaves no port for {whose}: {port} is above {_PORT_MAX}")
             error.hint = f"choose a port for {key} that is lower by {count}"
-            raise error
+            return error
         for host, other in taken.setdefault(port, []):
             if host == address.host or {host, address.host} & WILDCARDS:
                 error = ConfigError(
@@ -150,7 +182,7 @@ def _check_ports(config: ServerConfig, count: int) -> None:
                     f"with {count} processes a listener takes the {count} ports after its own, "
                     "too: choose ports that are further apart"
                 )
-                raise error
+                return error
         taken[port].append((address.host, f"{key} for {whose}"))
     for listener in listeners_of(config):
         advertised = _moved(listener, count).advertised
@@ -161,7 +193,8 @@ def _check_ports(config: ServerConfig, count: int) -> None:
                 f"{advertised.port} is above {_PORT_MAX}"
             )
             error.hint = f"advertise a port that is lower by {count}"
-            raise error
+            return error
+    return None
 
 
 def _addresses(config: ServerConfig, count: int) -> Iterator[tuple[ListenerConfig, str, Endpoint]]:
