@@ -186,6 +186,38 @@ def test_without_any_broker_left_the_node_ends(world):
         assert w.node.run(signals, lambda _: None) == 0
 
 
+@pytest.mark.parametrize(
+    ("clusters", "removed", "named"),
+    [((True, False), 1, "process 1"), ((False, True), 2, "process 2")],
+)
+def test_a_node_that_can_start_nothing_says_so_and_stops(world, caplog, clusters, removed, named):
+    w = world(*clusters, removed=(removed,))
+    with Signals() as signals:
+        assert w.node.run(signals, lambda _: None) == 78
+    assert w.starts == []
+    assert f"nothing of this node can start: the broker of {named} was removed" in caplog.text
+
+
+def test_a_node_whose_first_process_leaves_before_others_join_stops_when_they_gave_up(world):
+    w = world(False, False)
+    w.scripts[2] = "import time\ntime.sleep(600)"
+    w.until(lambda: 2 in w.children)
+    w.left.add(1)
+    os.kill(w.children[1].pid, signal.SIGTERM)
+    w.until(lambda: w.node._processes[0].is_removed)
+    w.node.step()
+    assert not w.node._stopping
+    os.kill(w.children[2].pid, signal.SIGKILL)
+    w.until(lambda: w.node._stopping)
+    assert w.node._exit_code == 78
+
+
+def test_a_process_that_was_lost_waits_for_one_that_can_start(world):
+    w = world(True, True, False, removed=(1,))
+    w.until(lambda: w.node.is_ready)
+    assert w.starts == [(2, None), (3, 2)]
+
+
 def test_all_stop_one_after_the_other_the_first_one_last(world, caplog):
     caplog.set_level(logging.INFO)
     w = world(True, True, True)

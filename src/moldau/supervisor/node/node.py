@@ -137,6 +137,24 @@ class Node:
         if all(process.is_removed for process in self._processes):
             log.info("no broker of this node is left in the cluster: it stops")
             self._stop_all(0)
+        elif not self._running:
+            self._stop_if_none_can_start()
+
+    def _stop_if_none_can_start(self) -> None:
+        left = [process for process in self._processes if not process.is_removed]
+        if any(process.has_cluster or self._is_first(process) for process in left):
+            return
+        removed = ", ".join(str(one.number) for one in self._processes if one.is_removed)
+        log.critical(
+            "nothing of this node can start: the broker of process %s was removed from the "
+            "cluster, and the others have none yet: the node stops; delete what is in the data "
+            "directory of process %s but the directories of other processes, and process 1 starts "
+            "as configured",
+            removed,
+            removed,
+            extra=events.NODE_FAILED(node_process=left[0].number, exit_code=ExitCode.CONFIG),
+        )
+        self._stop_all(ExitCode.CONFIG)
 
     def _sleep(self, signals: Wakeups) -> None:
         sources: list[Wakeups | Child] = [signals]
@@ -252,13 +270,18 @@ class Node:
             extra=events.PROCESS_ENDED(node_process=process.number, exit_code=code),
         )
 
+    def _is_first(self, process: _Process) -> bool:
+        """Whether it finds or founds a cluster as configured: no other process is in one."""
+        return process.number == 1 and not any(
+            one.has_cluster for one in self._processes if one is not process
+        )
+
     def _start_if_due(self, process: _Process) -> None:
         if process.child is not None or process.is_removed or self._now() < process.start_at:
             return
         others = [one for one in self._processes if one is not process]
         ready = next((one for one in others if one.is_ready), None)
-        is_first = process.number == 1 and not any(one.has_cluster for one in others)
-        if ready is None and not (process.has_cluster or is_first):
+        if ready is None and not (process.has_cluster or self._is_first(process)):
             # It joins one of the others as soon as that is in the cluster.
             return
         process.ready_at = None
