@@ -146,7 +146,6 @@ def _serve_process() -> int:
         "moldau broker start --data-dir /var/lib/moldau --bootstrap   # first broker of a cluster",
         "moldau broker start --join-addr host1.example:8080 --config broker.yaml",
         "moldau broker start --processes auto --config broker.yaml   # a broker for each core",
-        "MOLDAU_LOG__FLUSH=interval moldau broker start --set topic.partitions=6",
     ),
 )
 @click.option(
@@ -323,7 +322,6 @@ def _show_one(topology: "Topology", number: int, output: str) -> int:
     "remove",
     examples=(
         "moldau broker remove 2",
-        "moldau broker remove 2 -y --no-wait --http host1.example:8080",
         "moldau broker remove --machine host2      # all brokers of a machine, as those of a node",
         "moldau broker remove 2 --cancel",
     ),
