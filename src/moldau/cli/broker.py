@@ -121,7 +121,7 @@ def _serve_process() -> int:
     from moldau.server.node.process import read_process
     from moldau.server.run import run_broker
 
-    reason = "a terminal is no description of it"
+    reason = "stdin is a terminal"
     process = None
     if not sys.stdin.isatty():
         try:

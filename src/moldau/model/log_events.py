@@ -576,13 +576,6 @@ PROCESSES_EXCEED_CORES: Final = _event(
     "The node has more processes than it may use cores. They share them, which is not faster.",
     "Set `processes` to the number in the line, or `auto`.",
 )
-PROCESSES_BELOW_CORES: Final = _event(
-    _PROCESS,
-    "processes-below-cores",
-    "warning",
-    "`processes` is `auto`, but the ports leave room for fewer processes than cores.",
-    "Choose ports that are further apart, or set `processes` to the number in the line.",
-)
 CONFIG_UNMET: Final = _event(
     _PROCESS,
     "config-unmet",

@@ -1,6 +1,7 @@
 """The addresses and configurations of the processes of a node."""
 
 import json
+import logging
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from moldau.model.topology import Endpoint
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import Processes, ServerConfig
-from moldau.server.node.plan import make_plan, process_count, warn_of_ports
+from moldau.server.node.plan import log_lack_of_ports, make_plan, process_count
 
 
 def config(**flags: str) -> ServerConfig:
@@ -155,12 +156,13 @@ def test_auto_is_the_number_of_cores_and_never_less_than_the_directory_has(tmp_p
 def test_auto_starts_no_more_than_the_ports_leave_room_for(tmp_path, caplog):
     """Of the defaults gRPC has 8000, and HTTP 8080."""
     given = config(data_dir=str(tmp_path), processes="auto")
+    caplog.set_level(logging.INFO)
     count = process_count(given, lambda: 96)
     assert count == 79
     make_plan(given, count)
     with pytest.raises(ConfigError, match=r"needs port 8080 for"):
         make_plan(given, count + 1)
-    warn_of_ports(given, count, lambda: 96)
+    log_lack_of_ports(given, count, lambda: 96)
     assert "processes is auto and starts 79 on 96 cores" in caplog.text
     assert "needs port 8080 for" in caplog.text
 
@@ -169,14 +171,16 @@ def test_auto_starts_no_more_than_a_node_may_have(tmp_path, caplog):
     given = config(
         data_dir=str(tmp_path), processes="auto", grpc__addr="", http__addr="127.0.0.1:7000"
     )
+    caplog.set_level(logging.INFO)
     assert process_count(given, lambda: 400) == 256
-    warn_of_ports(given, 256, lambda: 400)
+    log_lack_of_ports(given, 256, lambda: 400)
     assert not caplog.records
 
 
 def test_auto_says_nothing_where_each_core_has_a_process(caplog):
-    warn_of_ports(config(processes="auto"), 4, lambda: 4)
-    warn_of_ports(config(processes="2"), 2, lambda: 4)
+    caplog.set_level(logging.INFO)
+    log_lack_of_ports(config(processes="auto"), 4, lambda: 4)
+    log_lack_of_ports(config(processes="2"), 2, lambda: 4)
     assert not caplog.records
 
 

@@ -15,7 +15,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moldau.model import log_events as events
 from moldau.model.errors import ConfigError
 from moldau.model.topology import Endpoint
 from moldau.server.config.listener_rules import WILDCARDS
@@ -132,20 +131,19 @@ def _automatic(config: ServerConfig, cores: int, needed: int) -> int:
     )
 
 
-def warn_of_ports(
+def log_lack_of_ports(
     config: ServerConfig, count: int, cores: Callable[[], int] = usable_cores
 ) -> None:
     """Log it if `auto` starts fewer processes than there are cores."""
     if config.processes or count >= min(cores(), PROCESSES_MAX):
         return
     if (problem := _port_problem(config, count + 1)) is not None:
-        log.warning(
+        log.info(
             "processes is auto and starts %d on %d cores, since the ports leave room for no more: "
             "%s",
             count,
             cores(),
             problem,
-            extra=events.PROCESSES_BELOW_CORES(processes=count, cores=cores()),
         )
 
 

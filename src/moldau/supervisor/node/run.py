@@ -18,7 +18,7 @@ from moldau.server.config.security_schema import ListenerProtocol
 from moldau.server.logs import set_up_logging
 from moldau.server.node.cores import usable_cores
 from moldau.server.node.directories import directory_of, stored_processes
-from moldau.server.node.plan import Plan, make_plan, warn_of_ports
+from moldau.server.node.plan import Plan, log_lack_of_ports, make_plan
 from moldau.server.node.process import REMOVED_FILE, NodeProcess, write_process
 from moldau.server.node.sockets import SharedSockets
 from moldau.supervisor.child import Child
@@ -38,7 +38,7 @@ def run_node(config: ServerConfig, count: int, on_ready: Callable[[str], None]) 
     plan = make_plan(config, count)
     set_up_logging(config.logging)
     _warn_of_cores(count)
-    warn_of_ports(config, count)
+    log_lack_of_ports(config, count)
     stored = stored_processes(plan.root)
     removed = [number for number, one in stored.items() if one.is_removed and number <= count]
     for number in removed:
