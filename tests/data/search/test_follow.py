@@ -198,6 +198,20 @@ async def test_what_is_too_much_is_counted_exactly() -> None:
     assert (none.hits, none.skipped, none.position) == ([], 0, 40)
 
 
+async def test_a_few_messages_are_shown_however_busy_the_machine_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "_SCAN_SECONDS", 0.0)
+    world = await made()
+    for _ in range(50):
+        await world.append(0)
+    (few,) = await world.follow((0, 45))
+    assert (len(few.hits), few.skipped, few.position) == (5, 0, 50)
+    (many,) = await world.follow((0, 0))
+    assert 15 < len(many.hits) < 50
+    assert len(many.hits) + many.skipped == 50
+
+
 async def test_json_that_is_too_large_to_decode_counts_as_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ batches, so that no view falls behind.
 
 import asyncio
 from collections import Counter
+from itertools import count
 from typing import Final
 
 import msgspec
@@ -34,6 +35,8 @@ ROUND_BYTES_MAX: Final = 64 * 1024 * 1024
 """Stored bytes that are passed in one response."""
 _SCAN_SECONDS: Final = 0.05
 """For which one response looks for matches."""
+_MESSAGES_MIN: Final = 20
+"""Looked at however long it takes: on a busy machine a few messages are no reason to skip any."""
 _TRIES_MAX: Final = 3
 """Of a read below the start of the log, which retention may move."""
 _HITS_MAX: Final = 1000
@@ -176,6 +179,11 @@ class FollowPartitions:
         """Raises RefusedError."""
         skipped = passed = tries = 0
         scan: Scan | None = None
+        looked_at = count(1)
+
+        def is_over() -> bool:
+            return next(looked_at) > _MESSAGES_MIN and self._clock.monotonic() >= deadline
+
         while True:
             replica = self._pieces.lead(wanted.topic, wanted.topic_id, partition).replica
             start, end = replica.log.start_offset, replica.last_stable_offset
@@ -195,7 +203,7 @@ class FollowPartitions:
                     limit=limit,
                     bytes_max=bytes_max,
                     value_max=wanted.value_max,
-                    is_over=lambda: self._clock.monotonic() >= deadline,
+                    is_over=is_over,
                 )
             scan.position, scan.stop = position, end
             try:
