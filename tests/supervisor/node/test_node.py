@@ -212,7 +212,7 @@ def test_a_node_whose_first_process_leaves_before_others_join_stops_when_they_ga
     assert w.node._exit_code == 78
 
 
-def test_a_process_that_was_lost_waits_for_one_that_can_start(world):
+def test_an_empty_process_waits_for_one_that_can_start(world):
     w = world(True, True, False, removed=(1,))
     w.until(lambda: w.node.is_ready)
     assert w.starts == [(2, None), (3, 2)]
