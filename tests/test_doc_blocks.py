@@ -26,7 +26,7 @@ from doc_stories import program_seconds_max, run_script
 from s3_server import s3_server
 
 from moldau.testing.broker import Broker
-from moldau.testing.ports import free_ports
+from moldau.testing.ports import free_port_run, free_ports
 from moldau.testing.waiting import wait_seconds_max
 
 pytestmark = pytest.mark.system
@@ -92,8 +92,9 @@ def play(blocks: list[Block], folder: Path, settings: dict[str, str], swaps: dic
     script = PRELUDE + "".join(shell_of(block) for block in blocks)
     for old, new in {"/var/lib/moldau": f"{folder}/var", **swaps}.items():
         script = script.replace(old, new)
-    ports = zip(("KAFKA", "RAFT", "HTTP", "GRPC", "PROMETHEUS"), free_ports(5), strict=True)
-    own = {name: str(port) for name, port in ports}
+    # A node of two processes takes the two ports after each of its own, too.
+    names = ("KAFKA", "RAFT", "HTTP", "GRPC", "PROMETHEUS")
+    own = {name: str(free_port_run(3)) for name in names}
     return run_script(
         script, folder, settings=own | settings, seconds_max=2 * program_seconds_max()
     )
