@@ -1,10 +1,8 @@
 """Runs what documents tell to type, in a shell, on ports and in a folder of its own."""
 
-import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.testing.ports import free_ports
+from moldau.testing.ports import free_port_run
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
 
@@ -42,31 +40,13 @@ def empty_directory(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def in_a_row(count: int) -> int:
-    """The first of so many neighbouring ports that are free."""
-    while True:
-        first = free_ports(1)[0]
-        with contextlib.ExitStack() as bound:
-            try:
-                for port in range(first, first + count):
-                    bound.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-
-
 def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> str:
     """Paste a block that starts a cluster and stops it; all that it printed.
 
     `ports` are those of its first broker, which are replaced, with those of three others.
     """
-    taken: list[int] = []
     for usual in ports:
-        first = in_a_row(4)
-        # They are free until the brokers start, so that two may share some of them.
-        while any(abs(first - other) < 4 for other in taken):
-            first = in_a_row(4)
-        taken.append(first)
+        first = free_port_run(4)
         for number in range(4):
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
     return run_script(f"set -e -o pipefail\n{shell}", directory)
