@@ -18,7 +18,7 @@ STEADY = f"{METRICS}steady"
 """Whether Kafka's rate was steady when a load began to count, one value for each load."""
 KAFKA = "kafka"
 OURS = "moldau"
-"""The side that the targets are about."""
+COMPILED = "compiled"
 PARTITIONS = 6
 SHAPE_PARTITIONS = 16
 MB = 1_000_000

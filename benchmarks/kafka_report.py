@@ -89,22 +89,22 @@ def _is_measured(bench: Bench, side: str) -> bool:
 
 def readme_table(bench: Bench) -> Table:
     """A few rows, with ratios alone."""
-    table = Table(TITLE, ["", "Apache Kafka", "Moldau", "ratio", "CPU per message"])
+    sides = [one for one in VARIANTS if _is_measured(bench, one.key)]
+    columns = ["", "Apache Kafka"]
+    for one in sides:
+        columns += [one.name, "ratio", "CPU per message"]
+    table = Table(TITLE, columns)
     for case in measured_cases(bench):
         if case.row.key not in README_ROWS or case.flush != "never":
             continue
-        metric = f"{case.metric}.{VARIANTS[0].key}"
-        name = "ratio" if case.row.unit is not Unit.LATENCY else "p50_ratio"
+        ratio = "ratio" if case.row.unit is not Unit.LATENCY else "p50_ratio"
         where = "one broker" if case.brokers == 1 else "three brokers"
-        table.rows.append(
-            [
-                f"{case.row.name}, {where}",
-                rate(bench, case, KAFKA),
-                rate(bench, case, VARIANTS[0].key),
-                f"{number(bench.value(f'{metric}.{name}'))} ×",
-                f"{number(bench.value(f'{metric}.cpu_ratio'))} ×",
-            ]
-        )
+        row = [f"{case.row.name}, {where}", rate(bench, case, KAFKA)]
+        for one in sides:
+            metric = f"{case.metric}.{one.key}"
+            found = (bench.value(f"{metric}.{name}") for name in (ratio, "cpu_ratio"))
+            row += [rate(bench, case, one.key), *(f"{number(value)} ×" for value in found)]
+        table.rows.append(row)
     return table
 
 

@@ -1,12 +1,13 @@
 """The sides of the comparison with Apache Kafka, and the topics and warm-up they have in common.
 
-A side is a way to run one broker, or three, with a flush policy. Another column of the report (a
-broker of two processes, say) is one more entry in `VARIANTS`, with the settings that make it.
+A side is a way to run one broker, or three, with a flush policy. Another column of the report is
+one more entry in `VARIANTS`, with what makes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +15,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks import servers
 from benchmarks.apache_kafka import Distribution, kafka
 from benchmarks.bench import TOPIC_SECONDS_MAX, Target
-from benchmarks.beside import KAFKA, OURS
+from benchmarks.beside import COMPILED, KAFKA, OURS
 from benchmarks.cluster import cluster
-from benchmarks.harness import BenchmarkError, Sample, free_port, run_client
+from benchmarks.harness import ROOT, BenchmarkError, Sample, free_port, run_client
+from release.hot_path import TREE
 
 WINDOWS = 3
 WINDOW_SECONDS = 2.0
@@ -54,6 +57,8 @@ class Variant:
     key: str
     name: str
     settings: dict[str, str] = field(default_factory=dict)
+    packages: Path | None = None
+    """The folder of another `moldau` than that of this checkout's source."""
 
     def side(self) -> Side:
         return Side(key=self.key, name=self.name, start=self._start)
@@ -65,15 +70,38 @@ class Variant:
             # Coordinators need addresses that are known before the start.
             own = {key: f"127.0.0.1:{free_port()}" for key in ("RAFT__ADDR", "HTTP__ADDR")}
             settings = {f"MOLDAU_{key}": value for key, value in (own | self.settings).items()}
+            settings |= self._python_path()
             with servers.moldau(directory, flush=flush, name=name, settings=settings) as one:
                 yield Started(target=one, data_dirs=[directory / f"{name}-data"])
         else:
-            with cluster(directory, flush=flush, name=name, settings=self.settings) as three:
+            with (
+                # The brokers of a cluster inherit it.
+                patch.dict(os.environ, self._python_path()),
+                cluster(directory, flush=flush, name=name, settings=self.settings) as three,
+            ):
                 dirs = [broker.data_dir for broker in three.cluster.brokers]
                 yield Started(target=three, data_dirs=dirs)
 
+    def _python_path(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self.packages)} if self.packages else {}
 
-VARIANTS = (Variant(key=OURS, name="Moldau"),)
+
+VARIANTS = (
+    Variant(key=OURS, name="Moldau"),
+    Variant(key=COMPILED, name="Moldau, compiled", packages=TREE),
+)
+
+
+def ours(variants: Sequence[Variant] = VARIANTS, source: Path = ROOT / "src") -> list[Variant]:
+    """Those that can be run now: what was compiled must not be older than its source."""
+    return [one for one in variants if one.packages is None or _is_fresh(one.packages, source)]
+
+
+def _is_fresh(packages: Path, source: Path) -> bool:
+    if not packages.is_dir():
+        return False
+    made = packages.stat().st_mtime
+    return all(path.stat().st_mtime <= made for path in source.rglob("*.py"))
 
 
 def kafka_side(found: Distribution) -> Side:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
-from benchmarks.beside import CASES, OURS, SHAPE_CASES, aims
+from benchmarks.beside import CASES, COMPILED, OURS, SHAPE_CASES, aims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,12 +337,13 @@ TARGETS = (
 
 TARGETS += tuple(
     Target(
-        name=f"beside Apache Kafka: {aim.name}",
-        metric=f"{case.metric}.{OURS}.{aim.ratio}",
+        name=f"beside Apache Kafka{', compiled' * (side == COMPILED)}: {aim.name}",
+        metric=f"{case.metric}.{side}.{aim.ratio}",
         limit=aim.limit,
         at_least=aim.at_least,
         unit="×",
     )
+    for side in (OURS, COMPILED)
     for case in (*CASES, *SHAPE_CASES)
     for aim in aims(case)
 )

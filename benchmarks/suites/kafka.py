@@ -14,13 +14,24 @@ from typing import Any
 from benchmarks import sides
 from benchmarks.apache_kafka import Distribution, UnavailableError, distribution
 from benchmarks.bench import Bench
-from benchmarks.beside import CASES, KAFKA, MB, PARTITIONS, ROWS, SHAPES, STEADY, Case, Unit
+from benchmarks.beside import (
+    CASES,
+    COMPILED,
+    KAFKA,
+    MB,
+    PARTITIONS,
+    ROWS,
+    SHAPES,
+    STEADY,
+    Case,
+    Unit,
+)
 from benchmarks.harness import BenchmarkError, Sample
 from benchmarks.sides import (
-    VARIANTS,
     Side,
     Started,
     kafka_side,
+    ours,
     placed_topic,
     sample_of,
 )
@@ -81,6 +92,10 @@ def available(bench: Bench) -> Distribution | None:
         return None
     bench.versions["Apache Kafka"] = found.version
     bench.versions["Java"] = found.java_version
+    if COMPILED not in {variant.key for variant in ours()}:
+        bench.note(
+            "Ours was measured interpreted alone: nothing fresh was compiled (make compile)."
+        )
     bench.note(
         "Beside Apache Kafka: acks=all everywhere; Kafka runs with its own defaults, 1 GB of heap "
         "and G1. flush=never is Kafka's default, which never syncs by itself; flush=always is its "
@@ -94,7 +109,7 @@ def available(bench: Bench) -> Distribution | None:
 def started(bench: Bench, found: Distribution, flush: str, brokers: int) -> Iterator[Running]:
     """All sides, Kafka first."""
     with contextlib.ExitStack() as stack:
-        everyone = [kafka_side(found), *(variant.side() for variant in VARIANTS)]
+        everyone = [kafka_side(found), *(variant.side() for variant in ours())]
         yield [
             (side, stack.enter_context(side.start(bench.directory, flush, brokers)))
             for side in everyone
@@ -188,13 +203,13 @@ def specification(bench: Bench, case: Case) -> dict[str, Any]:
 def record_ratios(bench: Bench, case: Case, samples: dict[str, Sample]) -> None:
     """Of each of our sides to Kafka within one turn."""
     theirs = samples[KAFKA]
-    for key, ours in samples.items():
+    for key, mine in samples.items():
         if key == KAFKA:
             continue
         metric = f"{case.metric}.{key}"
-        bench.record(f"{metric}.ratio", ours.messages_per_s / theirs.messages_per_s)
-        bench.record(f"{metric}.cpu_ratio", ours.cpu_us_per_message / theirs.cpu_us_per_message)
+        bench.record(f"{metric}.ratio", mine.messages_per_s / theirs.messages_per_s)
+        bench.record(f"{metric}.cpu_ratio", mine.cpu_us_per_message / theirs.cpu_us_per_message)
         for name in ("p50", "p99"):
-            if f"{name}_us" in ours.detail:
-                ratio = ours.detail[f"{name}_us"] / theirs.detail[f"{name}_us"]
+            if f"{name}_us" in mine.detail:
+                ratio = mine.detail[f"{name}_us"] / theirs.detail[f"{name}_us"]
                 bench.record(f"{metric}.{name}_ratio", ratio)

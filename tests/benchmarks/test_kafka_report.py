@@ -54,6 +54,25 @@ def test_rows_have_the_figures_of_both_and_ratios(bench: Bench) -> None:
     ]
 
 
+def test_what_is_compiled_has_columns_of_its_own_and_targets_where_it_was_measured(
+    bench: Bench,
+) -> None:
+    metric = "beside.1.never.produce.1024.16KB.compiled"
+    for name, value in (("mb_s", 480.0), ("cpu_us_msg", 2.0), ("ratio", 2.4), ("cpu_ratio", 0.5)):
+        bench.record(f"{metric}.{name}", value)
+    table = readme_table(bench)
+    assert table.columns[2:] == [
+        *("Moldau", "ratio", "CPU per message"),
+        *("Moldau, compiled", "ratio", "CPU per message"),
+    ]
+    assert table.rows[0][2:] == ["320 MB/s", "1.60 ×", "0.75 ×", "480 MB/s", "2.40 ×", "0.50 ×"]
+    judged = [(row[0], row[2]) for row in kafka_targets_table(bench).rows]
+    assert judged[-1] == (
+        "beside Apache Kafka, compiled: one broker, flush=never: produce 1 KiB, 16 KB batches",
+        "2.40 ×",
+    )
+
+
 def test_targets_are_judged_like_others(bench: Bench) -> None:
     verdicts = [(row[1], row[2], row[-1]) for row in kafka_targets_table(bench).rows]
     assert verdicts == [

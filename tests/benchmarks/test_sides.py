@@ -1,10 +1,21 @@
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from benchmarks.beside import KAFKA, OURS
+from benchmarks.beside import COMPILED, KAFKA, OURS
 from benchmarks.harness import Sample
-from benchmarks.sides import VARIANTS, WarmUp, is_steady, placement, warm_up, warming
+from benchmarks.sides import (
+    VARIANTS,
+    Variant,
+    WarmUp,
+    is_steady,
+    ours,
+    placement,
+    warm_up,
+    warming,
+)
 
 
 def sample(wall_s: float, messages: int) -> Sample:
@@ -86,3 +97,19 @@ def test_the_side_that_targets_are_about_is_there_and_no_key_is_used_twice() -> 
     keys = [KAFKA, *(one.key for one in VARIANTS)]
     assert OURS in keys
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(("age_s", "found"), [(-10, [OURS, COMPILED]), (10, [OURS])])
+def test_what_was_compiled_from_an_older_source_is_not_measured(
+    tmp_path: Path, age_s: int, found: list[str]
+) -> None:
+    source, compiled = tmp_path / "src", tmp_path / "compiled"
+    variants = [Variant(key=OURS, name=""), Variant(key=COMPILED, name="", packages=compiled)]
+    source.mkdir()
+    module = source / "module.py"
+    module.touch()
+    assert [one.key for one in ours(variants, source)] == [OURS]
+    compiled.mkdir()
+    made = compiled.stat().st_mtime
+    os.utime(module, (made + age_s, made + age_s))
+    assert [one.key for one in ours(variants, source)] == found
