@@ -92,6 +92,28 @@ def test_a_secured_cluster_works_as_pasted(empty_directory: Path) -> None:
         assert (empty_directory / f"{name}.password").read_text().strip() not in said
 
 
+def machines_of_replicas(said: str, topic: str) -> list[list[str]]:
+    """Of each partition of a topic, as `broker list` and then `topic describe` print it."""
+    before, _, described = said.partition(f"\n{topic}: ")
+    listed = before[before.rindex("ID  STATE ") :].splitlines()[1:]
+    machines = {row[0]: row[-1] for row in map(str.split, listed) if row[1:2] == ["active"]}
+    rows = described.split("\n\n")[1].splitlines()[1:]
+    partitions = [row for row in map(str.split, rows) if row[0].isdigit()]
+    return [[machines[broker] for broker in replicas.split(",")] for _, _, replicas, *_ in partitions]
+
+
+@pytest.mark.safety
+def test_a_lost_node_works_as_pasted(empty_directory: Path) -> None:
+    two, three = blocks("docs/operate/more-cores.md", "bash", "Lose a node")
+    said = run_cluster_story(two + three, (9392, 19392, 8380, 8300), empty_directory, port_count=12)
+    assert "every message once\n" in said
+    assert "every message once, without c\n" in said
+    for topic, nodes in (("ledger", "ab"), ("orders", "abc")):
+        found = machines_of_replicas(said, topic)
+        assert [sorted(machines) for machines in found] == [list(nodes)] * 4, said
+    assert said.count("ok       machines: no machine has two copies that could be apart\n") == 2
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_runs(path: Path, moldau_session_broker: Broker) -> None:
     run([sys.executable, str(path)], moldau_session_broker)

@@ -40,16 +40,20 @@ def empty_directory(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def run_cluster_story(shell: str, ports: tuple[int, ...], directory: Path) -> str:
+def run_cluster_story(
+    shell: str, ports: tuple[int, ...], directory: Path, *, port_count: int = 4
+) -> str:
     """Paste a block that starts a cluster and stops it; all that it printed.
 
-    `ports` are those of its first broker, which are replaced, with those of three others.
+    `ports` are those of its first broker, which are replaced, with those that follow it.
     """
     for usual in ports:
-        first = free_port_run(4)
-        for number in range(4):
+        first = free_port_run(port_count)
+        for number in range(port_count):
             shell = re.sub(rf"\b{usual + number}\b", str(first + number), shell)
-    return run_script(f"set -e -o pipefail\n{shell}", directory)
+    return run_script(
+        f"set -e -o pipefail\n{shell}", directory, seconds_max=2 * program_seconds_max()
+    )
 
 
 def run_script(
