@@ -99,7 +99,9 @@ def machines_of_replicas(said: str, topic: str) -> list[list[str]]:
     machines = {row[0]: row[-1] for row in map(str.split, listed) if row[1:2] == ["active"]}
     rows = described.split("\n\n")[1].splitlines()[1:]
     partitions = [row for row in map(str.split, rows) if row[0].isdigit()]
-    return [[machines[broker] for broker in replicas.split(",")] for _, _, replicas, *_ in partitions]
+    return [
+        [machines[broker] for broker in replicas.split(",")] for _, _, replicas, *_ in partitions
+    ]
 
 
 @pytest.mark.safety

@@ -95,6 +95,19 @@ def test_the_machine_of_a_broker_is_stored_where_it_is_known(three: Image) -> No
     assert after(moved, register(1, process="start-4")).brokers[ONE].machine is None
 
 
+def test_what_a_snapshot_of_an_earlier_version_lacks_is_stored_once_more(three: Image) -> None:
+    drain = DrainBroker(broker_id=TWO)
+    leader = after(three, register(1, machine="m"), register(2, machine="m"), drain)
+    command = register(3, process="start-2", machine="n", lacking=(ONE, TWO, FOUR))
+    records = decide(command, leader)
+    behind = after(three, drain)
+    assert apply_all(behind, records).brokers == apply_all(leader, records).brokers
+    # The same request once more tells only what it asks for.
+    assert len(decide(command, apply_all(leader, records))) == 2
+    # What the leader does not know either, it cannot tell.
+    assert decide(register(3, lacking=(ONE, TWO, FOUR)), three) == []
+
+
 def test_every_start_of_a_broker_raises_its_epoch_but_a_repeated_request_does_not(
     three: Image,
 ) -> None:

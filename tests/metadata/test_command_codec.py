@@ -76,6 +76,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "changes": st.lists(change, max_size=3),
     "grpc": endpoints,
     "machine": st.none() | text,
+    "lacking": st.lists(numbers, max_size=3).map(tuple),
     "listeners": st.lists(st.tuples(text, st.builds(Endpoint, text, numbers)), max_size=3).map(
         tuple
     ),

@@ -16,7 +16,7 @@ from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import encode_image
 from moldau.model.errors import ConfigError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
-from moldau.model.topology import Endpoint, JoinRequest
+from moldau.model.topology import NO_BROKER, Endpoint, JoinRequest
 from moldau.raft.membership import Members
 from moldau.server import registration
 from moldau.server.config.schema import ServerConfig
@@ -84,6 +84,7 @@ class FakeStore:
         self.image = image
         self.known = image
         self.outcomes = list(outcomes)
+        self.leader = NO_BROKER
         self.submitted: list[Command] = []
 
     def forecast(self) -> Image:
@@ -323,6 +324,45 @@ def test_a_machine_that_an_earlier_version_did_not_store_is_registered_later() -
         "m"
     }
     assert not world.registration._lacks_machine
+
+
+def test_a_new_leader_gets_the_registration_that_its_snapshot_may_lack() -> None:
+    known = image_of("now", 4, machine="m")
+    known = replace(known, brokers={TWO: known.brokers[TWO]})
+    world = World(FakeStore(EMPTY_IMAGE, known), machine="m")
+    world.store.leader = 1
+    world.make()
+    first = len(world.store.submitted)
+    looks = 0
+
+    def looked_often() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 20
+
+    world.keep_until(looked_often)
+    assert len(world.store.submitted) == first
+    world.store.outcomes = [RefusedError(ErrorCode.NOT_CONTROLLER), known]
+    world.store.leader = NO_BROKER
+    world.keep_until(lambda: looked_often() and looks > 40)
+    assert len(world.store.submitted) == first
+    world.store.leader = 2
+    # Refused once, then taken, and not sent again.
+    world.keep_until(lambda: looked_often() and looks > 80)
+    assert len(world.store.submitted) == first + 2
+
+
+def test_machines_of_others_that_it_lacks_are_asked_for() -> None:
+    here, asked = image_of("now", 4, machine="m"), (ONE,)
+    world = World(FakeStore(EMPTY_IMAGE, here), machine="m")
+    world.make()
+    world.registration.check(here)
+    world.keep_until(
+        lambda: any(
+            isinstance(one, RegisterBroker) and one.lacking == asked
+            for one in world.store.submitted
+        )
+    )
 
 
 def shown(

@@ -4,6 +4,7 @@ A broker id belongs to one data directory permanently, because votes and acks we
 removed brokers are remembered, and neither their id nor their directory can be used again.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec.structs import asdict
@@ -50,14 +51,32 @@ def register_broker(command: RegisterBroker, image: Image) -> list[MetadataRecor
     if known is None and len(image.brokers) >= BROKERS_MAX:
         raise _invalid(f"The cluster has {BROKERS_MAX} brokers, which is the limit")
     records = use_join_token(command, image)
-    if known is not None and _same_registration(known, command):
-        return records
-    epoch = 1 if known is None else known.epoch + 1
-    given = _described(command)
-    for name in ("listeners", "machine"):
-        if not given[name]:
-            del given[name]
-    return [*records, BrokerRegistered(**given, id=broker_id, epoch=epoch)]
+    if known is None or not _same_registration(known, command):
+        epoch = 1 if known is None else known.epoch + 1
+        records.append(_registered(_described(command), broker_id, epoch))
+    return records + _known_machines(command.lacking, image)
+
+
+def _registered(given: dict[str, Any], broker_id: BrokerId, epoch: int) -> BrokerRegistered:
+    stored = {
+        name: value
+        for name, value in given.items()
+        if value or name not in ("listeners", "machine")
+    }
+    return BrokerRegistered(**stored, id=broker_id, epoch=epoch)
+
+
+def _known_machines(lacking: Iterable[BrokerId], image: Image) -> list[MetadataRecord]:
+    """The registrations of these brokers once more, where they have a machine."""
+    found: list[MetadataRecord] = []
+    for broker_id in lacking:
+        known = image.brokers.get(broker_id)
+        if known is not None and known.machine is not None:
+            given = asdict(known)
+            for name in ("id", "epoch", "state"):
+                del given[name]
+            found.append(_registered(given, known.id, known.epoch))
+    return found
 
 
 def drain_broker(command: DrainBroker, image: Image) -> list[MetadataRecord]:
@@ -235,7 +254,7 @@ def _same_registration(known: Broker, command: RegisterBroker) -> bool:
 def _described(command: RegisterBroker) -> dict[str, Any]:
     """What is stored of the broker. The id may be absent: the broker has got one."""
     given = asdict(command)
-    for name in ("id", "join_token_id", "now_ms"):
+    for name in ("id", "join_token_id", "now_ms", "lacking"):
         del given[name]
     return given
 

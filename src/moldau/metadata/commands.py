@@ -60,6 +60,9 @@ class RegisterBroker(Struct, frozen=True, kw_only=True):
     machine: str | None = None
     join_token_id: str = ""
     now_ms: int = 0
+    lacking: tuple[BrokerId, ...] = ()
+    """Brokers of whose machine this one knows nothing, since its snapshot of the metadata is of an
+    earlier version: what the leader knows of them is stored again."""
 
 
 class DrainBroker(Struct, frozen=True, kw_only=True):

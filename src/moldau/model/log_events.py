@@ -550,7 +550,7 @@ FILE_LIMIT_LOW: Final = _event(
     _PROCESS,
     "file-limit-low",
     "warning",
-    "The process may open few files, so fewer clients can connect than configured.",
+    "The process may open few files: fewer clients can connect, or fewer processes of a node fit.",
     "Raise the limit: `ulimit -n`, or `LimitNOFILE` of systemd.",
 )
 PROCESS_ENDED: Final = _event(

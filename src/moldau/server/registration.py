@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from moldau.client.errors import ClientError, NotFoundError, RejectedError, UnavailableError
 from moldau.control.metadata_store import MetadataStore
@@ -21,7 +21,8 @@ from moldau.metadata.records import BrokerRegistered, MetadataRecord
 from moldau.metadata.snapshot import decode_image
 from moldau.model import log_events as events
 from moldau.model.errors import ConfigError, CorruptionError, ErrorCode, MoldauError, RefusedError
-from moldau.model.topology import Endpoint, JoinReply, JoinRequest
+from moldau.model.ids import BrokerId
+from moldau.model.topology import NO_BROKER, Endpoint, JoinReply, JoinRequest
 from moldau.server.cluster_secret import join_key
 from moldau.server.config.schema import ServerConfig
 from moldau.server.join import ProvenRefusalError, ask_member
@@ -83,6 +84,11 @@ class Registration:
         self._is_overridden = False
         self._lacks_machine = False
         """A leader of an earlier version registered it, which knew nothing of machines."""
+        self._lacking: tuple[BrokerId, ...] = ()
+        """Other brokers whose machine the image here lacks: so it is after a restart from a
+        snapshot of an earlier version."""
+        self._leader: int = NO_BROKER
+        """The metadata leader that is known to have the whole registration."""
         self._command = RegisterBroker(
             id=membership.broker_id,
             host=membership.endpoints.kafka.host,
@@ -118,6 +124,7 @@ class Registration:
             await asyncio.sleep(_PAUSE_SECONDS)
             await self._register_with_any_member()
         self.check(metadata.image)
+        self._leader = metadata.leader
 
     def _has_moved(self) -> bool:
         """Whether the cluster still knows an earlier address of this broker."""
@@ -134,13 +141,15 @@ class Registration:
 
     async def _submit(self) -> None:
         await self._metadata.submit(
-            self._command, seconds_max=_SUBMIT_SECONDS, on_decided=self._decided
+            replace(self._command, lacking=self._lacking),
+            seconds_max=_SUBMIT_SECONDS,
+            on_decided=self._decided,
         )
 
     def _decided(self, records: list[MetadataRecord]) -> None:
         """Use the new epoch at once: peers reject older ones from now on."""
         for record in records:
-            if isinstance(record, BrokerRegistered):
+            if isinstance(record, BrokerRegistered) and record.id == self._membership.broker_id:
                 self._on_epoch(record.epoch)
 
     def check(self, image: Image) -> None:
@@ -148,6 +157,9 @@ class Registration:
         me = image.brokers.get(self._membership.broker_id)
         if me is None:
             return
+        if self._command.machine is not None:
+            others = (one for one in image.brokers.values() if one is not me)
+            self._lacking = tuple(one.id for one in others if one.machine is None)
         if me.process == self._membership.process:
             self.epoch = max(self.epoch, me.epoch)
             self._is_overridden = False
@@ -181,7 +193,12 @@ class Registration:
                     "registering again"
                 )
                 await self._renew()
-            lacking_seconds = lacking_seconds + _CHECK_SECONDS if self._lacks_machine else 0.0
+            leader = self._metadata.leader
+            if leader not in (NO_BROKER, self._leader) and await self._renew():
+                # It may have started from a snapshot of an earlier version, without the machine.
+                self._leader = leader
+            is_lacking = self._lacks_machine or bool(self._lacking)
+            lacking_seconds = lacking_seconds + _CHECK_SECONDS if is_lacking else 0.0
             if lacking_seconds >= _LACKING_SECONDS:
                 lacking_seconds = 0.0
                 await self._renew()
@@ -192,11 +209,15 @@ class Registration:
                     if await self._check_with(address):
                         break
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Whether the metadata has the registration of this process. Where it had it already,
+        nothing is written."""
         try:
             await self._submit()
         except RefusedError as error:
             log.debug("cannot register now, will retry: %s", error)
+            return False
+        return True
 
     async def _check_with(self, address: Endpoint) -> bool:
         """Whether a member returned the state of this broker."""

@@ -23,7 +23,7 @@ from moldau.server.derived_config import config_warnings, is_alone
 from moldau.server.info import BrokerInfo
 from moldau.server.logs import set_up_logging
 from moldau.server.machine import Machine
-from moldau.server.node.plan import log_lack_of_ports
+from moldau.server.node.plan import log_lack_of_room
 from moldau.server.node.process import NodeProcess
 from moldau.server.play_faults import PlayFaultsMaker
 from moldau.server.registration import SupersededError
@@ -57,7 +57,7 @@ def run_broker(
     """
     levels = set_up_logging(config.logging, node.number if node else None)
     if node is None:
-        log_lack_of_ports(config, 1)
+        log_lack_of_room(config, 1)
     forbid_core_dumps()
     if listeners_for(config, ListenerProtocol.GRPC):
         _load_grpc()

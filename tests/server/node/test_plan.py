@@ -11,7 +11,7 @@ from moldau.model.topology import Endpoint
 from moldau.server.config.listeners import listeners_of
 from moldau.server.config.load import load_config
 from moldau.server.config.schema import Processes, ServerConfig
-from moldau.server.node.plan import log_lack_of_ports, make_plan, process_count
+from moldau.server.node.plan import log_lack_of_room, make_plan, process_count
 
 
 def config(**flags: str) -> ServerConfig:
@@ -162,9 +162,21 @@ def test_auto_starts_no_more_than_the_ports_leave_room_for(tmp_path, caplog):
     make_plan(given, count)
     with pytest.raises(ConfigError, match=r"needs port 8080 for"):
         make_plan(given, count + 1)
-    log_lack_of_ports(given, count, lambda: 96)
+    log_lack_of_room(given, count, lambda: 96)
     assert "processes is auto and starts 79 on 96 cores" in caplog.text
     assert "needs port 8080 for" in caplog.text
+
+
+def test_auto_starts_no_more_than_may_open_their_files(tmp_path, caplog):
+    given = config(data_dir=str(tmp_path), processes="auto")
+    caplog.set_level(logging.INFO)
+    count = process_count(given, lambda: 32, lambda: 200)
+    assert count == 10
+    assert process_count(given, lambda: 8, lambda: 200) == 8
+    assert process_count(given, lambda: 32, lambda: None) == 32
+    log_lack_of_room(given, count, lambda: 32, lambda: 200)
+    assert "processes is auto and starts 10 on 32 cores" in caplog.text
+    assert "each may open 200 files" in caplog.text
 
 
 def test_auto_starts_no_more_than_a_node_may_have(tmp_path, caplog):
@@ -173,14 +185,14 @@ def test_auto_starts_no_more_than_a_node_may_have(tmp_path, caplog):
     )
     caplog.set_level(logging.INFO)
     assert process_count(given, lambda: 400) == 256
-    log_lack_of_ports(given, 256, lambda: 400)
+    log_lack_of_room(given, 256, lambda: 400)
     assert not caplog.records
 
 
 def test_auto_says_nothing_where_each_core_has_a_process(caplog):
     caplog.set_level(logging.INFO)
-    log_lack_of_ports(config(processes="auto"), 4, lambda: 4)
-    log_lack_of_ports(config(processes="2"), 2, lambda: 4)
+    log_lack_of_room(config(processes="auto"), 4, lambda: 4)
+    log_lack_of_room(config(processes="2"), 2, lambda: 4)
     assert not caplog.records
 
 

@@ -21,6 +21,7 @@ from moldau.server.config.listener_rules import WILDCARDS
 from moldau.server.config.listeners import SECTIONS, listeners_of
 from moldau.server.config.schema import LOOPBACK, PROCESSES_MAX, Processes, ServerConfig
 from moldau.server.config.security_schema import ListenerConfig, ListenerProtocol, Listeners
+from moldau.server.descriptors import raise_limit
 from moldau.server.node.cores import usable_cores
 from moldau.server.node.directories import (
     check_directories,
@@ -28,6 +29,7 @@ from moldau.server.node.directories import (
     processes_needed,
     stored_processes,
 )
+from moldau.server.node.files import files_problem, partitions_stored
 
 log = logging.getLogger(__name__)
 
@@ -113,34 +115,54 @@ def _shifted(address: Endpoint, by: int) -> Endpoint:
     return address._replace(port=address.port + by if address.port else 0)
 
 
-def process_count(config: ServerConfig, cores: Callable[[], int] = usable_cores) -> int:
+def process_count(
+    config: ServerConfig,
+    cores: Callable[[], int] = usable_cores,
+    file_limit: Callable[[], int | None] = raise_limit,
+) -> int:
     """How many processes the configuration means: `auto` never more than there is room for, and
     never fewer than the data directory has. Raises ConfigError if that has more."""
     root = Path(config.data_dir).absolute()
     stored = stored_processes(root)
-    count = int(config.processes) or _automatic(config, cores(), processes_needed(stored))
+    count = int(config.processes)
+    if not count:
+        room = _Room(config, file_limit)
+        needed = processes_needed(stored)
+        more = range(needed + 1, min(cores(), PROCESSES_MAX) + 1)
+        # What has no room for some processes has none for more of them.
+        count = needed + bisect_left(more, True, key=lambda one: room.problem(one) is not None)
     check_directories(root, stored, count)
     return count
 
 
-def _automatic(config: ServerConfig, cores: int, needed: int) -> int:
-    more = range(needed + 1, min(cores, PROCESSES_MAX) + 1)
-    # What has no room for some processes has none for more of them.
-    return needed + bisect_left(
-        more, True, key=lambda count: _port_problem(config, count) is not None
-    )
+class _Room:
+    """Of ports and open files."""
+
+    def __init__(self, config: ServerConfig, file_limit: Callable[[], int | None]) -> None:
+        self._config = config
+        self._file_limit = file_limit()
+        self._partitions = partitions_stored(Path(config.data_dir).absolute())
+
+    def problem(self, count: int) -> str | None:
+        """Why it is too small for so many processes; None: it is not."""
+        lacking = _port_problem(self._config, count)
+        if lacking is not None:
+            return str(lacking)
+        return files_problem(count, self._file_limit, self._partitions)
 
 
-def log_lack_of_ports(
-    config: ServerConfig, count: int, cores: Callable[[], int] = usable_cores
+def log_lack_of_room(
+    config: ServerConfig,
+    count: int,
+    cores: Callable[[], int] = usable_cores,
+    file_limit: Callable[[], int | None] = raise_limit,
 ) -> None:
     """Log it if `auto` starts fewer processes than there are cores."""
     if config.processes or count >= min(cores(), PROCESSES_MAX):
         return
-    if (problem := _port_problem(config, count + 1)) is not None:
+    if (problem := _Room(config, file_limit).problem(count + 1)) is not None:
         log.info(
-            "processes is auto and starts %d on %d cores, since the ports leave room for no more: "
-            "%s",
+            "processes is auto and starts %d on %d cores, since there is room for no more: %s",
             count,
             cores(),
             problem,

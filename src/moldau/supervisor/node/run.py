@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,10 +16,12 @@ from moldau.server.config.listeners import listeners_for
 from moldau.server.config.scalars import parse_address
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
+from moldau.server.descriptors import raise_limit
 from moldau.server.logs import set_up_logging
 from moldau.server.node.cores import usable_cores
 from moldau.server.node.directories import directory_of, stored_processes
-from moldau.server.node.plan import Plan, log_lack_of_ports, make_plan
+from moldau.server.node.files import files_problem, partitions_stored
+from moldau.server.node.plan import Plan, log_lack_of_room, make_plan
 from moldau.server.node.process import REMOVED_FILE, NodeProcess, write_process
 from moldau.server.node.sockets import SharedSockets
 from moldau.supervisor.child import Child
@@ -38,7 +41,8 @@ def run_node(config: ServerConfig, count: int, on_ready: Callable[[str], None]) 
     plan = make_plan(config, count)
     set_up_logging(config.logging)
     _warn_of_cores(count)
-    log_lack_of_ports(config, count)
+    warn_of_files(config, count, raise_limit())
+    log_lack_of_room(config, count)
     stored = stored_processes(plan.root)
     removed = [number for number, one in stored.items() if one.is_removed and number <= count]
     for number in removed:
@@ -93,6 +97,19 @@ def _warn_of_cores(count: int) -> None:
             cores,
             cores,
             extra=events.PROCESSES_EXCEED_CORES(processes=count, cores=cores),
+        )
+
+
+def warn_of_files(config: ServerConfig, count: int, limit: int | None) -> None:
+    """`limit`: of the files that a process may open; None: there is none."""
+    partitions = partitions_stored(Path(config.data_dir).absolute())
+    if (problem := files_problem(count, limit, partitions)) is not None:
+        log.warning(
+            "processes is %s and starts %d, but %s",
+            config.processes,
+            count,
+            problem,
+            extra=events.FILE_LIMIT_LOW(),
         )
 
 
