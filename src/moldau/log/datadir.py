@@ -3,6 +3,7 @@
     format          the version of the formats in it (format_file.py); read before all else
     lock            locked while a broker runs; contains its pid
     broker.json     broker id, cluster id, directory id: only a recovery changes it
+    machine         the machine of the broker where the configuration names none; written once
     admin.token     proves that its reader may administer the cluster; written at each start
     cluster.secret  what brokers of the cluster prove to each other (secret_file.py)
     votes           the vote journal
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 METADATA_PATH: Final = "metadata"
 VOTES_PATH: Final = "votes"
 RECOVERY_FILE: Final = "recovery.json"
+MACHINE_FILE: Final = "machine"
 _TOPICS: Final = "topics"
 _DELETED: Final = "deleted"
 _STRAYS: Final = "strays"
@@ -218,6 +220,18 @@ def partition_path(name: str, topic_id: TopicId, partition: PartitionIndex) -> s
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise StorageError(f"{name!r} is not a valid directory name")
     return f"{_TOPICS}/{name}/{topic_id.hex()}/{int(partition)}"
+
+
+def kept_machine(files: Files) -> str | None:
+    """The machine that the directory was given when it was first used; None: it has none yet."""
+    if not files.exists(MACHINE_FILE):
+        return None
+    return files.read(MACHINE_FILE).decode(errors="replace").strip() or None
+
+
+def keep_machine(files: Files, name: str) -> None:
+    """Durable when it returns."""
+    files.replace(MACHINE_FILE, name.encode() + b"\n")
 
 
 def list_partitions(files: Files) -> list[tuple[str, TopicId, PartitionIndex]]:

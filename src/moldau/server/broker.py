@@ -70,7 +70,12 @@ from moldau.server.certificates import Certificates
 from moldau.server.cluster_secret import keep_first_secret
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
-from moldau.server.derived_config import read_only_configs, runtime_defaults, with_location
+from moldau.server.derived_config import (
+    read_only_configs,
+    runtime_defaults,
+    with_machine,
+    with_rack,
+)
 from moldau.server.info import BrokerInfo
 from moldau.server.kafka_server import KafkaServer
 from moldau.server.machine import GrpcServer, LogCleaner, Machine
@@ -97,13 +102,14 @@ class BrokerServer:
         on_internal_error: Callable[[BaseException], None],
         on_removed: Callable[[], None],
     ) -> None:
-        self._config = config = with_location(config, machine.host_name())
+        config = with_rack(config)
+        self._storage = Storage.open(config, machine)
+        self._config = config = with_machine(config, self._storage.machine_name)
         self._machine = machine
         self._clock = clock = machine.clock
         self._loop = asyncio.get_running_loop()
         self._report_storage_failure = on_storage_failure
         self._report_internal_error = on_internal_error
-        self._storage = Storage.open(config, machine)
         self._on_removed = partial(self._storage.end, on_removed)
         self._disk = DiskGuard()
         self._flusher = Flusher(

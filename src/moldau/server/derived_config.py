@@ -34,14 +34,9 @@ def with_rack(config: ServerConfig) -> ServerConfig:
     return replace(config, rack=rack) if rack else config
 
 
-def with_machine(config: ServerConfig, host_name: str) -> ServerConfig:
+def with_machine(config: ServerConfig, name: str) -> ServerConfig:
     """On the machine of this name, unless it is set."""
-    return config if config.machine else replace(config, machine=host_name or None)
-
-
-def with_location(config: ServerConfig, host_name: str) -> ServerConfig:
-    """With the rack and the machine of this broker. Raises ConfigError."""
-    return with_machine(with_rack(config), host_name)
+    return config if config.machine else replace(config, machine=name or None)
 
 
 def runtime_defaults(config: ServerConfig) -> dict[str, str]:

@@ -9,11 +9,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from moldau.log.datadir import (
+    MACHINE_FILE,
     METADATA_PATH,
     RECOVERY_FILE,
     VOTES_PATH,
     Identity,
     delete_partition,
+    keep_machine,
+    kept_machine,
     list_partitions,
     move_to_strays,
     partition_path,
@@ -87,6 +90,26 @@ def rewrite_after_failure(files: Files) -> None:
     rewrite_unflushed(files, [METADATA_PATH, *logs], [VOTES_PATH])
 
 
+def machine_for(files: Files, host_name: str) -> str:
+    """The machine of a broker whose configuration names none: the host name of its first start, so
+    that a container, which gets another one at each start, stays where it was."""
+    kept = kept_machine(files)
+    if kept is None:
+        if host_name:
+            keep_machine(files, host_name)
+        return host_name
+    if kept != host_name:
+        log.info(
+            "the machine of this broker is %s, as at its first start, though the host name is %s; "
+            "if its data directory has moved to another machine, set machine, or delete the file "
+            "%s in it",
+            kept,
+            host_name,
+            MACHINE_FILE,
+        )
+    return kept
+
+
 @contextmanager
 def _storage_errors(what: str) -> Iterator[None]:
     """Raises StorageError for every OSError, which is its cause."""
@@ -100,9 +123,17 @@ class Storage:
     """A data directory, locked while it is open."""
 
     def __init__(
-        self, root: Path, lock: Lock, files: Files, identity: Identity | None, machine: Machine
+        self,
+        root: Path,
+        lock: Lock,
+        files: Files,
+        identity: Identity | None,
+        machine: Machine,
+        machine_name: str,
     ) -> None:
         self.root = root
+        self.machine_name = machine_name
+        """Where its broker is, unless the configuration says so."""
         self._machine = machine
         self._lock = lock
         self._files = files
@@ -125,7 +156,8 @@ class Storage:
                 write_format(files)
                 purge_deleted(files)
                 rewrite_after_failure(files)
-                return cls(root, lock, files, identity, machine)
+                name = config.machine or machine_for(files, machine.host_name())
+                return cls(root, lock, files, identity, machine, name)
         except BaseException:
             lock.release()
             raise

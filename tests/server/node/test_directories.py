@@ -9,6 +9,7 @@ from moldau.server.node.directories import (
     Stored,
     check_directories,
     directory_of,
+    machine_of,
     processes_needed,
     stored_processes,
 )
@@ -87,3 +88,9 @@ def test_directories_of_two_clusters_are_refused(tmp_path):
         ConfigError, match=r"mixes two clusters: .* belongs to ours, and .*process-2"
     ):
         check(tmp_path, 2)
+
+
+def test_the_processes_share_what_the_first_one_keeps_as_its_machine(tmp_path):
+    assert machine_of(tmp_path / "new", "host") == "host"
+    (tmp_path / "machine").write_text("first\n")
+    assert machine_of(tmp_path, "host") == "first"

@@ -430,7 +430,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
         str | None,
         Setting(
             "The machine of this broker, by a name that all brokers on it have. Replicas of a "
-            "partition are on different machines, if there are enough. Unset: the host name."
+            "partition are on different machines, if there are enough. Unset: the host name at the "
+            "first start with this data directory."
         ),
     ] = None
     data_dir: Annotated[str, Setting("The directory of all stored data.")] = "./.moldau"

@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from moldau.log.datadir import kept_machine
+from moldau.log.os_filesystem import OsFiles
 from moldau.model.errors import ConfigError
 from moldau.server.node.process import REMOVED_FILE
 
@@ -32,6 +34,16 @@ class Stored(Struct, frozen=True):
 
 def directory_of(root: Path, number: int) -> Path:
     return root if number == 1 else root / _NAME.format(number)
+
+
+def machine_of(root: Path, host_name: str) -> str:
+    """Where the broker of process 1 is, and so all of them, if the configuration names no machine:
+    what its directory keeps, or will keep from its first start on."""
+    try:
+        return kept_machine(OsFiles(root)) or host_name
+    except OSError:
+        # Process 1 says what is wrong.
+        return host_name
 
 
 def stored_processes(root: Path) -> dict[int, Stored]:

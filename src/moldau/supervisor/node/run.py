@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,11 @@ from moldau.server.config.listeners import listeners_for
 from moldau.server.config.scalars import parse_address
 from moldau.server.config.schema import ServerConfig
 from moldau.server.config.security_schema import ListenerProtocol
+from moldau.server.derived_config import with_machine
 from moldau.server.descriptors import raise_limit
 from moldau.server.logs import set_up_logging
 from moldau.server.node.cores import usable_cores
-from moldau.server.node.directories import directory_of, stored_processes
+from moldau.server.node.directories import directory_of, machine_of, stored_processes
 from moldau.server.node.files import files_problem, partitions_stored
 from moldau.server.node.plan import Plan, log_lack_of_room, make_plan
 from moldau.server.node.process import REMOVED_FILE, NodeProcess, write_process
@@ -133,6 +135,8 @@ class _Starter:
         if start.through is not None:
             join = plan.http_of(start.through) or parse_address(start.http)
         config = plan.of_process(number, join)
+        if number > 1:
+            config = with_machine(config, machine_of(plan.root, socket.gethostname()))
         if start.through is not None:
             # The secret is here already, so that no token is needed.
             secret = directory_of(plan.root, start.through) / _SECRET_FILE
