@@ -1,10 +1,14 @@
 """Whether the cluster can do without a broker, by the replicas that are in sync on others."""
 
+import json
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from http_cluster import partition, topic, topology
-from moldau.cli.broker_checks import METADATA, needs
+from moldau.cli.broker_checks import METADATA, brokers_of_node, needs
+from moldau.cli.errors import CommandError
 from moldau.model.topology import Topology
 
 pytestmark = pytest.mark.inprocess
@@ -68,3 +72,27 @@ def test_brokers_that_stop_together_are_needed_as_soon_as_one_of_them_is_missed(
     wide = replace(cluster((1, 2, 3, 4), (1, 2, 3, 4, 5)), brokers=five, voters=(5,))
     assert needs(wide, 1) == []
     assert needs(wide, 1, 2) == ["orders:0"]
+
+
+def store(directory: Path, broker: int | None) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    entry = {"broker_id": broker, "cluster_id": broker and "C"}
+    (directory / "broker.json").write_text(json.dumps(entry))
+    return directory
+
+
+def test_a_node_is_the_brokers_of_its_directory_and_not_those_of_other_nodes(
+    tmp_path: Path,
+) -> None:
+    """Pods of one chart may share a machine: all its brokers are not the ones that stop."""
+    with pytest.raises(CommandError, match="has no broker of a cluster"):
+        brokers_of_node(tmp_path)
+    store(tmp_path, 1)
+    store(tmp_path / "process-2", 4)
+    (store(tmp_path / "process-3", 5) / "removed").touch()
+    store(tmp_path / "process-4", None)
+    assert brokers_of_node(tmp_path) == [1, 4]
+    # Of three nodes on one machine, one waits for the others; the whole machine for nothing.
+    shown = cluster((1, 2))
+    assert needs(shown, 1) == ["orders:0"]
+    assert needs(shown, 1, 2, 3) == []

@@ -97,7 +97,6 @@ def test_the_manifests_are_rendered_from_the_chart(name: str) -> None:
         ((*INSECURE, "--set", "initialMembers=1"), "would make a second one"),
         ((*INSECURE, "--set", "replicationFactor=4"), "is more than replicas=3"),
         ((*INSECURE, "--set", "preStopSeconds=100"), "must be at least preStopSeconds + 30"),
-        ((*INSECURE, "--set", "processes=12"), "and 5 more for each further process"),
         ((*INSECURE, "--set", "processes=0"), "processes"),
         ((*INSECURE, "--set", "config.processes=2"), "use the value processes"),
         ((*INSECURE, "--set", "replica=5"), "replica"),
@@ -380,13 +379,29 @@ def test_the_configuration_for_systemd_is_valid() -> None:
     run_moldau("config", "show", "--config", str(DEPLOY / "systemd/broker.yaml"))
 
 
-@pytest.mark.parametrize("processes", ["4", "auto"])
-def test_a_pod_of_several_processes_stops_when_the_cluster_can_do_without_all(processes):
-    words = ("--kube-version", "1.30", *INSECURE, "--set", f"processes={processes}")
+@pytest.mark.parametrize(
+    ("processes", "limit", "seconds"),
+    [
+        ("4", None, 135),
+        ("auto", None, 435),
+        ("auto", "8", 155),
+        ("auto", "2.5", 130),
+        ("auto", "3500m", 135),
+        ("auto", "500m", 120),
+    ],
+)
+def test_a_pod_of_several_processes_stops_when_the_cluster_can_do_without_all(
+    processes, limit, seconds
+):
+    words = ["--kube-version", "1.30", *INSECURE, "--set", f"processes={processes}"]
+    if limit is not None:
+        words += ["--set-string", f"resources.limits.cpu={limit}"]
     done = helm("template", "m", str(CHART), *words)
     assert done.returncode == 0, done.stderr
     parts = [part for part in yaml.safe_load_all(done.stdout) if part]
     (pods,) = [part for part in parts if part["kind"] == "StatefulSet"]
     (broker,) = pods["spec"]["template"]["spec"]["containers"]
     assert {"name": "MOLDAU_PROCESSES", "value": processes} in broker["env"]
-    assert "--whole-machine" in broker["lifecycle"]["preStop"]["exec"]["command"]
+    command = broker["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[3:5] == ["--whole-node", "/var/lib/moldau/data"]
+    assert pods["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == seconds

@@ -2,6 +2,7 @@
 
 import http.client
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -108,6 +109,7 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
         "moldau broker can-stop 2                      # exits with 1 if it cannot",
         "moldau broker can-stop 2 --timeout 5m         # waits until it can",
         "moldau broker can-stop --data-dir /var/lib/moldau --timeout 30s   # the broker here",
+        "moldau broker can-stop --whole-node /var/lib/moldau   # all processes of a node",
     ),
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
@@ -115,10 +117,18 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
 @click.option(
     "--whole-machine",
     is_flag=True,
-    help="Check it for all brokers of its machine at once, as those of a node.",
+    help="Check it for all brokers of its machine at once, also those of other nodes.",
+)
+@click.option(
+    "--whole-node",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Check it for all processes of the node with this data directory at once.",
 )
 @http_option
-def can_stop(number: int | None, timeout: float, whole_machine: bool, http: str) -> int:
+def can_stop(
+    number: int | None, timeout: float, whole_machine: bool, whole_node: Path | None, http: str
+) -> int:
     """Check that the cluster can do without a broker; without N, without the one that responds.
 
     It can if every partition of the broker has a majority of its replicas in sync on others, and
@@ -126,17 +136,14 @@ def can_stop(number: int | None, timeout: float, whole_machine: bool, http: str)
     or voters for that is not waited for. SIGTERM then transfers the leaderships of the broker to
     others.
     """
+    if whole_node is not None and (whole_machine or number is not None):
+        raise click.UsageError("--whole-node says which brokers: leave out N and --whole-machine")
+    node = None if whole_node is None else brokers_of_node(whole_node)
     client, topology = connect(http)
     me = topology.answered_by if number is None else number
     watch = TopologyWatch(client, timeout)
     while True:
-        machine = find_broker(topology, me).machine
-        together = [
-            broker.id
-            for broker in topology.brokers
-            if whole_machine and machine is not None and broker.machine == machine
-        ]
-        stopping = together or [me]
+        stopping = node or _on_machine(topology, me, whole_machine)
         needed = needs(topology, *stopping)
         who = f"broker {', '.join(map(str, stopping))}"
         if not needed:
@@ -150,6 +157,30 @@ def can_stop(number: int | None, timeout: float, whole_machine: bool, http: str)
         hint="others are down, or not in sync: moldau broker list, moldau broker status; "
         "wait for them: --timeout 5m",
     )
+
+
+def brokers_of_node(directory: Path) -> list[int]:
+    """The brokers whose directories are in this one, but for those that have left the cluster."""
+    from moldau.server.node.directories import stored_processes
+
+    found = [
+        one.broker_id
+        for one in stored_processes(directory.absolute()).values()
+        if one.broker_id is not None and not one.is_removed
+    ]
+    if not found:
+        raise CommandError(
+            f"{directory} has no broker of a cluster",
+            hint="name the data directory of the node: --whole-node DIR",
+        )
+    return found
+
+
+def _on_machine(topology: "Topology", me: int, whole_machine: bool) -> list[int]:
+    machine = find_broker(topology, me).machine
+    if not whole_machine or machine is None:
+        return [me]
+    return [broker.id for broker in topology.brokers if broker.machine == machine]
 
 
 def _listed(needed: list[str]) -> str:

@@ -85,10 +85,24 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 {{- include "moldau.checkConfig" . -}}
-{{- $further := max 0 (sub (int (toString .Values.processes)) 1) -}}
-{{- if lt (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 30 (mul 5 $further)) -}}
-{{- fail "terminationGracePeriodSeconds must be at least preStopSeconds + 30, and 5 more for each further process: a broker that is killed while it stops has to check its logs at the next start" -}}
+{{- if lt (int .Values.terminationGracePeriodSeconds) (add (int .Values.preStopSeconds) 30) -}}
+{{- fail "terminationGracePeriodSeconds must be at least preStopSeconds + 30: a broker that is killed while it stops has to check its logs at the next start" -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* How long a pod may take to stop: its processes stop one after the other, five seconds apart at most. How many
+`auto` starts is known by the CPU limit alone; without one there is time for 64. */ -}}
+{{- define "moldau.stopSeconds" -}}
+{{- $count := 64 -}}
+{{- $limit := toString (dig "limits" "cpu" "" .Values.resources) -}}
+{{- if ne (toString .Values.processes) "auto" -}}
+{{- $count = int .Values.processes -}}
+{{- else if hasSuffix "m" $limit -}}
+{{- $count = div (add (int (trimSuffix "m" $limit)) 999) 1000 -}}
+{{- else if $limit -}}
+{{- $count = int (ceil (float64 $limit)) -}}
+{{- end -}}
+{{- add (int .Values.terminationGracePeriodSeconds) (mul 5 (sub (max 1 $count) 1)) -}}
 {{- end -}}
 
 {{- /* Settings of the broker that are not for `config`, with the value of the chart that is. */ -}}
