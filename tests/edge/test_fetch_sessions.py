@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from scrape import scrape
 
 from moldau.client.wire.client import KafkaClient
 from moldau.client.wire.connection import KafkaConnection
@@ -186,6 +187,24 @@ def test_a_session_ends_when_its_client_says_so(fetcher: Fetcher, moldau_topic: 
     assert (closed.error_code, closed.session_id, closed.topics) == (0, 0, [])
     fetcher.epoch = 1
     assert fetcher.ask().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_open_sessions_and_their_partitions_are_counted(
+    newest: Fetcher, moldau_topic: str, moldau_session_broker: Broker
+) -> None:
+    names = ("fetch_sessions", "fetch_session_partitions", "fetch_sessions_evicted_total")
+
+    def counts() -> list[float]:
+        found = scrape(moldau_session_broker.http_address)
+        return [found.get(f"moldau_kafka_{name}") for name in names]
+
+    # Those of earlier connections may still end.
+    wait_until(lambda: counts() == [0, 0, 0], "no session is open", describe=counts)
+    newest.open({moldau_topic: {0: 0}})
+    assert counts() == [1, 1, 0]
+    newest.epoch = -1
+    newest.ask()
+    assert counts() == [0, 0, 0]
 
 
 def test_a_full_fetch_opens_another_session_in_place_of_the_first(

@@ -99,6 +99,10 @@ def expect_of_the_cluster() -> None:
         "compaction_failures_total",
         "log_scrub_damaged_total",
         "kafka_connections_refused_total",
+        # No client of this test opens one; see tests/edge/test_fetch_sessions.py.
+        "kafka_fetch_sessions",
+        "kafka_fetch_session_partitions",
+        "kafka_fetch_sessions_evicted_total",
         "http_connections_refused_total",
         "http_requests_without_room_total",
         # Logs are too short here to delete what a follower needs; see tests/replica.

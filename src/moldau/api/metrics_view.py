@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from moldau.api.broker import Broker
 from moldau.api.cluster_queries import PartitionExtent
 from moldau.api.local_replicas import LocalReplicas
+from moldau.data.fetch_sessions import FetchSessions
 from moldau.data.traffic import Traffic
 from moldau.groups.results import FetchOffsetsResult, ListedGroup
 from moldau.metadata.image import Broker as RegisteredBroker
@@ -73,6 +74,10 @@ class MetricsView:
 
     def total_traffic(self) -> Traffic:
         return self._broker.replicas.total_traffic(self._broker.image.topics)
+
+    @property
+    def fetch_sessions(self) -> FetchSessions:
+        return self._broker.fetch_sessions
 
     @property
     def fetches_parked(self) -> int:

@@ -33,6 +33,10 @@ def kafka_families(view: MetricsView, sources: MetricSources) -> Iterator[Metric
     yield durations_of("moldau_produce_commit_seconds", sources.raft.commit_seconds)
     yield durations_of("moldau_kafka_fetch_wait_seconds", view.fetch_wait_seconds)
     yield family("moldau_kafka_fetches_parked", view.fetches_parked)
+    sessions = view.fetch_sessions
+    yield family("moldau_kafka_fetch_sessions", len(sessions))
+    yield family("moldau_kafka_fetch_session_partitions", sessions.partition_count)
+    yield family("moldau_kafka_fetch_sessions_evicted_total", sessions.evicted_total)
     listener = sources.listener
     yield family("moldau_kafka_inflight_bytes", listener.inflight_bytes)
     yield family("moldau_kafka_connections", listener.connection_count)

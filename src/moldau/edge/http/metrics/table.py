@@ -231,6 +231,12 @@ SECTIONS: Final = (
                 "How long fetches waited that were not answered at once.",
             ),
             _gauge("moldau_kafka_fetches_parked", "Fetches that wait for data."),
+            _gauge("moldau_kafka_fetch_sessions", "Open incremental fetch sessions."),
+            _gauge("moldau_kafka_fetch_session_partitions", "Partitions in all fetch sessions."),
+            _counter(
+                "moldau_kafka_fetch_sessions_evicted_total",
+                "Fetch sessions closed to make room for others; their clients open new ones.",
+            ),
             _gauge("moldau_kafka_inflight_bytes", "Kafka requests in memory."),
             _gauge("moldau_kafka_connections", "Open Kafka connections, of all listeners."),
             _counter(
