@@ -123,6 +123,29 @@ def test_a_deleted_group_is_forgotten_in_the_same_order() -> None:
     asyncio.run(scenario())
 
 
+def test_a_group_that_found_no_room_is_forgotten_again_unless_it_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("moldau.replica.vote_writer._DISK_FULL_RETRY_SECONDS", 3600)
+
+    async def scenario() -> None:
+        desk = Desk()
+        desk.votes.failures = [DiskFullError("no room")]
+        desk.votes.gate.clear()
+        desk.writer.forget("a")
+        desk.writer.forget("b")
+        desk.writer.request("b", ONE)
+        desk.votes.gate.set()
+        await until(lambda: desk.writer._is_waiting, "they found no room")
+        desk.writer._write_again()
+        await until(lambda: desk.votes.written == [{"b": ONE}], "the one is written")
+        assert desk.votes.forgotten == [frozenset({"a"})] * 2
+        assert desk.failures == []
+        desk.writer.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_stop_waits_for_the_write_under_way_and_begins_no_other() -> None:
     async def scenario() -> None:
         desk = Desk()

@@ -96,7 +96,7 @@ class VoteWriter:
             # Nothing was stored. Elections wait until there is space.
             left = {group: vote for group, vote in votes.items() if group not in self._forgotten}
             self._requested = {**left, **self._requested}
-            self._forgotten |= forgotten - self._requested.keys()
+            self._forgotten.update(forgotten.difference(self._requested))
             self._is_waiting = True
             self._loop.call_later(_DISK_FULL_RETRY_SECONDS, self._write_again)
         elif isinstance(error, StorageError):
