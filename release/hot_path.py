@@ -20,12 +20,11 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TREE: Final = ROOT / "build/compiled"
@@ -139,7 +138,6 @@ def compile_modules(root: Path, into: Path, level: str = BEST) -> list[Path]:
     """
     require_tools()
     from mypyc.build import mypycify
-    from setuptools import Distribution
 
     into = into.resolve()
     said = io.StringIO()
@@ -156,33 +154,44 @@ def compile_modules(root: Path, into: Path, level: str = BEST) -> list[Path]:
                 )
         except SystemExit:
             raise CompileError(f"mypyc does not compile this:\n{said.getvalue()}") from None
-        command = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
-        command.build_lib, command.build_temp = str(into), f"{folder}/o"
-        command.ensure_finalized()
-        try:
-            with contextlib.redirect_stdout(said), _side_by_side():
-                command.run()
-        except Exception as error:
-            raise CompileError(f"the C compiler failed: {error}") from error
-        return [Path(path) for path in command.get_outputs()]
+        with contextlib.redirect_stdout(said):
+            return build(extensions, into, Path(folder, "o"))
 
 
-@contextlib.contextmanager
-def _side_by_side() -> Iterator[None]:
-    """One C compiler per core: setuptools compiles the files of a library one after the other."""
-    from setuptools._distutils.ccompiler import CCompiler
+def build(extensions: Sequence[Any], into: Path, temporary: Path) -> list[Path]:
+    """The libraries of what mypyc wrote, by one C compiler per core. Raises CompileError.
 
-    one_by_one = CCompiler.compile
+    setuptools compiles the files of a library one after the other.
+    """
+    from setuptools import Distribution
 
-    def compile_all(self: Any, sources: list[str], *rest: Any, **options: Any) -> list[str]:
-        if len(sources) < 2:
-            return one_by_one(self, sources, *rest, **options)
+    command = Distribution({"ext_modules": list(extensions)}).get_command_obj("build_ext")
+    begin = command.build_extensions
+
+    def begin_side_by_side() -> None:
+        # Of this compiler, not of its class: setuptools has two of that, by two names.
+        command.compiler.compile = _side_by_side(command.compiler.compile)
+        begin()
+
+    command.build_extensions = begin_side_by_side
+    command.build_lib, command.build_temp = str(into), str(temporary)
+    # Of libraries: that of each module is one short file.
+    command.parallel = os.cpu_count()
+    command.ensure_finalized()
+    try:
+        command.run()
+    except Exception as error:
+        raise CompileError(f"the C compiler failed: {error}") from error
+    return [Path(path) for path in command.get_outputs()]
+
+
+def _side_by_side(one_by_one: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def compile_all(sources: list[str], *rest: Any, **options: Any) -> list[str]:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            made = threads.map(lambda source: one_by_one(self, [source], *rest, **options), sources)
+            made = threads.map(lambda source: one_by_one([source], *rest, **options), sources)
             return [path for paths in made for path in paths]
 
-    with patch.object(CCompiler, "compile", compile_all):
-        yield
+    return compile_all
 
 
 def make_tree(root: Path, to: Path, level: str = BEST) -> int:
