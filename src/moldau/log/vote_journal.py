@@ -31,7 +31,7 @@ _HEAD: Final = struct.Struct(">4sQII")
 """Magic, number, size of the payload, CRC32C of number, size and payload."""
 _NUMBER_MAX: Final = 2**63
 """Nobody votes that often: a larger number is not one of ours."""
-_REWRITE_BYTES_MIN: Final = 256 * 1024
+_REWRITE_BYTES_MIN = 256 * 1024
 _ADVICE: Final = (
     "Restore the file from a backup, or let the broker join again with an empty data directory."
 )

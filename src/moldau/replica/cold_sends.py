@@ -8,7 +8,6 @@ import logging
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from moldau.log.interface import CheckTask
 from moldau.model import log_events as events
@@ -20,7 +19,7 @@ from moldau.replica.raft_group import RaftGroup
 
 log = logging.getLogger(__name__)
 
-_READS_MAX: Final = 4
+_READS_MAX = 4
 
 
 class ColdSends:

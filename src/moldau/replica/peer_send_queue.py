@@ -1,7 +1,5 @@
 """The send queue to one peer: messages of all groups, collected into frames."""
 
-from typing import Final
-
 from moldau.model.ids import BrokerId
 from moldau.model.slices import Chunk
 from moldau.net.peers.frames import FrameKind
@@ -10,9 +8,9 @@ from moldau.raft.events import SendAppend, SendSnapshot
 from moldau.replica.peer_heartbeat import PeerHeartbeat
 from moldau.replica.raft_group import RaftGroup
 
-FRAME_BYTES_TARGET: Final = 1024 * 1024
+FRAME_BYTES_TARGET = 1024 * 1024
 """A frame is closed once it holds this much."""
-_WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
+_WAITING_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Peer:

@@ -3,7 +3,6 @@
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from moldau.model.errors import CorruptionError, StorageError
 from moldau.model.ids import BrokerId
@@ -26,7 +25,7 @@ from moldau.replica.peer_codec import CorruptAppend, RaftEnvelope, decode_frame
 from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
 
-_DEFERRED_BYTES_MAX: Final = 16 * 1024 * 1024
+_DEFERRED_BYTES_MAX = 16 * 1024 * 1024
 """Bound on deferred messages, by the size of their entries."""
 
 

@@ -23,9 +23,9 @@ from moldau.replica.vote_writer import VoteWriter
 
 _PROPOSALS_FIRST: Final = 20
 """After this many proposals the batch is sent early: followers work while this broker reads on."""
-_BULK_BYTES_PER_TURN_MAX: Final = 4 * 1024 * 1024
+_BULK_BYTES_PER_TURN_MAX = 4 * 1024 * 1024
 """Sent to one peer before the other peers get their turn."""
-_COLD_BYTES: Final = 1024 * 1024
+_COLD_BYTES = 1024 * 1024
 """How much a deferred Append counts toward the limit above."""
 
 

@@ -14,7 +14,7 @@ from moldau.model.slices import Chunk, FileSlice
 
 FRAME_BYTES_MAX: Final = REQUEST_BYTES_MAX + 16 * 1024 * 1024
 """The largest client request, plus room for other messages in the frame."""
-PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
+PIECE_BYTES_MAX = 2 * 1024 * 1024
 """Most frames are smaller: only those with a large batch or snapshot are split."""
 MORE_FOLLOWS: Final = 0x80
 _HEAD: Final = struct.Struct(">IB")

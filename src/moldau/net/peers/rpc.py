@@ -23,10 +23,10 @@ from moldau.net.peers.methods import FOR_OPERATORS
 log = logging.getLogger(__name__)
 
 PAYLOAD_BYTES_MAX: Final = 8 * 1024 * 1024
-_OPEN_MAX: Final = 1024
+_OPEN_MAX = 1024
 _OPEN_FOR_OPERATORS_MAX: Final = 512
 """A request for operators is refused above it; the others go up to `_OPEN_MAX`."""
-_WORKING_PER_PEER_MAX: Final = 64
+_WORKING_PER_PEER_MAX = 64
 """Of the methods for operators, and as many of the others."""
 _REQUEST: Final = struct.Struct(">QH")
 _REPLY: Final = struct.Struct(">Q")
