@@ -87,6 +87,8 @@ def test_a_deleted_user_is_logged_out_everywhere_and_logins_are_on_record():
                 "sasl.username": "reader",
                 "sasl.password": PASSWORDS["reader"],
                 "group.id": GROUP,
+                # Its commit, when it is closed, would be tried for a minute.
+                "enable.auto.commit": False,
                 "error_cb": failures.append,
             }
         )
