@@ -58,11 +58,13 @@ def test_the_project_of_the_page_runs_and_writes_each_message_once(
     )
     (command,) = re.findall(r"^SPARK_CONF_DIR=conf (.+)$", PAGE.read_text(), flags=re.M)
     done = subprocess.run(
-        [*command.split(), "--remote", "local[2]"],
+        [*command.split(), "--remote", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"],
         cwd=tmp_path,
         env={
             **os.environ,
             "JAVA_HOME": str(java.home),
+            # It lives for a minute: to compile it well takes longer than it saves.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "SPARK_CONF_DIR": "conf",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
