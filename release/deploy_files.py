@@ -32,6 +32,7 @@ _IN_CHART: Final = re.compile(r'^((?:appV|v)ersion: "?)[^"\n]*', re.MULTILINE)
 _SETTINGS: Final = re.compile(r'^    "config": \{\n.*?^    \},\n', re.MULTILINE | re.DOTALL)
 _WITH_IMAGE: Final = (
     "deploy/docker/compose.yaml",
+    "deploy/docker/compose-node.yaml",
     "deploy/docker/Dockerfile",
     "docs/operate/containers.md",
 )

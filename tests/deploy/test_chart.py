@@ -19,6 +19,8 @@ from moldau_command import run_moldau
 
 from moldau import __version__
 from moldau.server.config.keys import ALIASES, KEYS
+from moldau.server.config.load import load_config
+from moldau.server.node.plan import make_plan, process_count
 from release.deploy_files import (
     RENDERED,
     expected_files,
@@ -283,7 +285,8 @@ def test_chart_and_compose_run_this_version() -> None:
     version = semantic_version(__version__)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == chart["version"] == version
-    images = {each["image"] for each in compose()["services"].values()}
+    services = [each for name in COMPOSE_FILES for each in compose(name)["services"].values()]
+    images = {each["image"] for each in services}
     assert {image for image in images if image.startswith("moldau:")} == {f"moldau:{version}"}
     for name in RENDERED:
         for each in documents((DEPLOY / "kubernetes" / name).read_text()):
@@ -303,16 +306,39 @@ def test_every_version_that_may_be_set_is_one_of_a_chart(version: str, tmp_path:
 # ---- compose
 
 
-def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
+COMPOSE_FILES = ("compose.yaml", "compose-node.yaml")
+
+
+def compose(name: str = "compose.yaml") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "docker" / name).read_text())
     return found
 
 
-def test_the_compose_file_fits_its_schema() -> None:
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_the_compose_file_fits_its_schema(name: str) -> None:
     check = tool("check-jsonschema", "pip install check-jsonschema")
     schema = ("--builtin-schema", "vendor.compose-spec")
-    done = run(check, *schema, str(DEPLOY / "docker/compose.yaml"))
+    done = run(check, *schema, str(DEPLOY / "docker" / name))
     assert done.returncode == 0, done.stdout
+
+
+def test_the_node_of_compose_is_published_as_its_processes_are_advertised(tmp_path: Path) -> None:
+    service = compose("compose-node.yaml")["services"]["node"]
+    environment = {**service["environment"], "MOLDAU_DATA_DIR": str(tmp_path)}
+    plan = make_plan(config := load_config({}, environment).config, process_count(config))
+    assert plan.count == 2
+    for kafka, http, grpc in ((9093, 8081, 8001), (9094, 8082, 8002)):
+        own = plan.of_process(kafka - 9092, None)
+        assert str(own.kafka.advertised) == f"localhost:{kafka}"
+        assert str(own.http.advertised) == f"localhost:{http}"
+        assert str(own.grpc.advertised) == f"localhost:{grpc}"
+        assert (own.kafka.addr.port, own.http.addr.port) == (kafka, http)
+        assert own.grpc.addr is not None
+        assert own.grpc.addr.port == grpc
+    ports = [f"{first}-{first + plan.count}" for first in (9092, 8080, 8000)]
+    assert service["ports"] == [f"127.0.0.1:{each}:{each}" for each in ports]
+    # 60 s for one broker, as in the other file.
+    assert service["stop_grace_period"] == f"{60 + 5 * (plan.count - 1)}s"
 
 
 def test_brokers_of_compose_have_valid_settings_and_files_that_exist(tmp_path: Path) -> None:
@@ -343,8 +369,11 @@ def test_brokers_of_compose_have_valid_settings_and_files_that_exist(tmp_path: P
     run_moldau(*command, str(tmp_path / "cluster.secret"))
 
 
-def test_everything_in_compose_is_published_on_this_machine_only_and_mounts_what_exists() -> None:
-    found = compose()
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_everything_in_compose_is_published_on_this_machine_only_and_mounts_what_exists(
+    name: str,
+) -> None:
+    found = compose(name)
     missing = []
     for service in found["services"].values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
