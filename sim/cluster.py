@@ -92,6 +92,7 @@ class Cluster:
         config = ServerConfig(
             data_dir="/sim",
             broker_id=number if is_named else None,
+            machine=self.plan.machine_of(number),
             bootstrap=is_bootstrap_broker,
             join_addr=None if is_first else Endpoint(member.address, HTTP_PORT),
             kafka=KafkaConfig(addr=Endpoint(address, KAFKA_PORT)),

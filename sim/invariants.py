@@ -12,7 +12,8 @@ Clients see what was lost when it is too late to say why. These rules are broken
 - the metadata of all brokers are equal where their versions are;
 - no log is dropped while its group counts on the broker as a voter, and who lost its log stands for
   no election;
-- in the end, every replica has caught up.
+- new partitions are spread over machines (machines.py);
+- in the end, every replica has caught up, and no machine has a majority of the metadata's voters.
 """
 
 from asyncio import events
@@ -34,6 +35,7 @@ from moldau.replica.peer_codec import METADATA_GROUP, GroupKey
 from moldau.replica.raft_group import RaftGroup
 from moldau.replica.replica import Replica
 from moldau.server.broker import BrokerServer
+from sim.machines import crowded, rules_alone
 from sim.node import Node
 from sim.scene import Scene
 
@@ -317,7 +319,10 @@ class Invariants:
 
     def _look_at_image(self, node: Node, image: Image) -> None:
         self._image_of[node.name] = image
-        if self._newest_image is None or image.version > self._newest_image.version:
+        newest = self._newest_image
+        if newest is None or image.version > newest.version:
+            for partition in crowded(newest, image) if newest is not None else ():
+                self._broken(f"{partition} has two replicas on one machine, and another is free")
             self._newest_image = image
         digest = blake2b(encode_image(image)).digest()
         if self._images.setdefault(image.version, digest) != digest:
@@ -335,6 +340,11 @@ class Invariants:
                 if any(each.received < core.commit for each in core.progress.values()):
                     return False
         return True
+
+    def are_voters_spread(self) -> bool:
+        """Whether no machine has a majority of the metadata's voters for itself."""
+        image, members = self._newest_image, self._members.get(METADATA_GROUP.name)
+        return image is None or members is None or not rules_alone(members.voters, image)
 
     def dropping(self, node: Node, topic: str, topic_id: TopicId, index: PartitionIndex) -> None:
         """A broker is about to delete the log of a partition."""

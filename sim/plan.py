@@ -99,6 +99,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     bootstrap_brokers: int = 0
     """Brokers that are there before anybody uses groups and transactions, whose topics spread when
     the others join; 0: all."""
+    per_machine: int = 1
+    """Brokers on one machine."""
     flush: str = "always"
     """When brokers flush what is appended; only without faults that cut the power."""
 
@@ -119,6 +121,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         "knobs": frozenset(),
         "rogue_peer": False,
         "bootstrap_brokers": 0,
+        "per_machine": 1,
         "flush": "always",
     }
     """What there may be less of, and the least of it."""
@@ -126,6 +129,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def has_queues(self) -> bool:
         return self.queue_workers + self.ordered_workers > 0
+
+    def machine_of(self, number: int) -> str | None:
+        """Of a broker; None: one of its own."""
+        return f"host-{(number - 1) // self.per_machine}" if self.per_machine > 1 else None
 
     @classmethod
     def draw(cls, seed: int, seconds: float = 60.0) -> "Plan":
@@ -185,4 +192,6 @@ class Plan(Struct, frozen=True, kw_only=True):
             bootstrap_brokers=1 if rng.random() < 0.25 and brokers >= 3 else 0,
             flush=rng.choice(("always", "always", "interval", "never")) if is_lit else "always",
         )
-        return replace(plan, knobs=plan.knobs | {"far"}) if rng.random() < 0.2 else plan
+        if rng.random() < 0.2:
+            plan = replace(plan, knobs=plan.knobs | {"far"})
+        return replace(plan, per_machine=2) if rng.random() < 0.3 else plan

@@ -173,6 +173,7 @@ class World(Cluster):
                 finish()
                 self.wait(self._are_clients_done, "clients did not come to their ends")
         self.wait(self.invariants.are_copies_whole, "replicas did not catch up")
+        self.wait(self.invariants.are_voters_spread, "one machine has a majority of the voters")
         self.wait(self._are_internals_spread, "topics of the brokers themselves have few copies")
 
     def _are_clients_done(self) -> bool:
