@@ -87,3 +87,16 @@ def test_grafana_knows_every_field(name: str) -> None:
     plugins.register_default_plugins()
     read = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARDS[name])))
     assert list(unknown(DASHBOARDS[name], read)) == []
+
+
+@each_dashboard
+def test_processes_of_a_node_have_lines_of_their_own(name: str) -> None:
+    """A node is one instance: without its label `process` two lines would look the same, and a
+    quantile of both would hide the one that is slow."""
+    for panel in panels(name):
+        for target in panel["targets"]:
+            assert ("{{instance}}" in target["legendFormat"]) == (
+                "{{process}}" in target["legendFormat"]
+            ), panel["title"]
+            for labels in re.findall(r"by \(([^)]*)\)", target["expr"]):
+                assert ("instance" in labels) == ("process" in labels), panel["title"]
