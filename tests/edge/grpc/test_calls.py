@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import queue
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from moldau.proto.trailers import HINT_TRAILER, REASON_TRAILER, RETRY_TRAILER, d
 from moldau.proto.v1 import queue_pb2 as pb
 from moldau.proto.v1.queue_pb2_grpc import QueueStub
 from moldau.queues.types import ErrorReason, PollResult, QueueRefusedError
+from moldau.security.principal import ANONYMOUS
 from moldau.security.quotas import QuotaEntity, QuotaKey
 from moldau.security.sasl import AuthenticationError
 from moldau.testing.waiting import wait_seconds_max, wait_until
@@ -31,6 +33,7 @@ from moldau.testing.waiting import wait_seconds_max, wait_until
 pytestmark = pytest.mark.inprocess
 
 ACK = pb.AckRequest(group="g", consumer_id="c", tokens=[b"t"])
+MANUAL_CLOCK = SimpleNamespace(wall_ms=lambda: 0, monotonic=lambda: 0.0)
 POLL = pb.PollRequest(group="g", consumer_id="c", wait_ms=60_000)
 
 
@@ -333,6 +336,29 @@ def test_a_stream_over_its_time_is_not_read_until_it_is_paid() -> None:
         assert reads == [0.0, 1.0]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("at_once", [2, 20])
+def test_a_stream_in_use_that_would_wait_for_long_ends_and_says_how_long(at_once: int) -> None:
+    requests: queue.Queue[pb.HeartbeatRequest | None] = queue.Queue()
+    request = pb.HeartbeatRequest(group="g", consumer_id="c")
+    with opened(broker={"clock": MANUAL_CLOCK}) as door:
+        reply = SimpleNamespace(heartbeat_interval_ms=7, assignment=None)
+        door.queues.answers["heartbeat"] = reply
+        quotas = door.entrance.sessions.quotas
+        quotas.replace({QuotaEntity("", None): {QuotaKey.REQUEST: 100.0}})
+        responses = door.stub.Heartbeat(iter(requests.get, None), timeout=wait_seconds_max())
+        requests.put(request)
+        assert next(responses).heartbeat_interval_ms == 7
+        quotas.meter(ANONYMOUS, None).take(QuotaKey.REQUEST, 301.0)
+        for _ in range(at_once):
+            requests.put(request)
+        error = refused(lambda: list(responses))
+        requests.put(None)
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert trailers(error)[RETRY_TRAILER] == "300000"
+        # The stream may have waited for one of them already.
+        assert len(door.queues.asked) <= 2
 
 
 def test_a_stream_over_the_quota_ends_after_its_first_request() -> None:

@@ -39,6 +39,9 @@ CALLS_PER_ADDRESS_MAX: Final = 6144
 """Concurrent ones: an address cannot take the place of all others. gRPC accepts connections
 itself, and has no limit for those of one address."""
 
+QUOTA_WAIT_SECONDS_MAX: Final = 5.0
+"""A stream over its quota of time is not read for so long; one that has to wait longer ends."""
+
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message | bytes)
 T = TypeVar("T")
@@ -76,13 +79,31 @@ class Call(Generic[Q, R]):
         self._kind = kind
 
     async def read(self) -> Q | None:
-        """The next request; None: the client sent the last one. Raises QueueRefusedError."""
-        if (meter := self.session.meter()) is not None:
-            # A stream was let in once, and may have used up its time since.
-            await meter.admitted(QuotaKey.REQUEST)
+        """The next request; None: the client sent the last one. Raises QueueRefusedError, and
+        QuotaExceededError to a client that would have to wait for long."""
+        # A stream was let in once, and may have used up its time since.
+        if (wait := self._wait()) <= QUOTA_WAIT_SECONDS_MAX:
+            await self._admitted(wait)
         request: Q | _Malformed | object = await self._context.read()
         self.check()
-        return None if request is aio.EOF else decoded(cast("Q | _Malformed", request), self._kind)
+        if request is aio.EOF:
+            return None
+        if wait > QUOTA_WAIT_SECONDS_MAX:
+            # It would time out before it is served, and not know when to try again. Refused with
+            # its request, as at the entrance.
+            if (meter := self.session.meter()) and self._wait() > QUOTA_WAIT_SECONDS_MAX:
+                meter.check(QuotaKey.REQUEST)
+            await self._admitted(self._wait())
+        return decoded(cast("Q | _Malformed", request), self._kind)
+
+    def _wait(self) -> float:
+        """The seconds that the client has to wait by now."""
+        meter = self.session.meter()
+        return 0.0 if meter is None else meter.wait(QuotaKey.REQUEST)
+
+    async def _admitted(self, wait: float) -> None:
+        if wait and (meter := self.session.meter()) is not None:
+            await meter.admitted(QuotaKey.REQUEST)
 
     async def write(self, response: R) -> None:
         """Returns when the response is accepted by flow control."""
