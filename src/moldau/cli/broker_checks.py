@@ -108,8 +108,7 @@ def _load_own(context: ssl.SSLContext, config: "ServerConfig", listener: "Listen
     examples=(
         "moldau broker can-stop 2                      # exits with 1 if it cannot",
         "moldau broker can-stop 2 --timeout 5m         # waits until it can",
-        "moldau broker can-stop --data-dir /var/lib/moldau --timeout 30s   # the broker here",
-        "moldau broker can-stop --whole-node /var/lib/moldau   # all processes of a node",
+        "moldau broker can-stop --whole-node /var/lib/moldau   # all processes of the node here",
     ),
 )
 @click.argument("number", metavar="[N]", type=int, required=False, shell_complete=complete_brokers)
