@@ -116,6 +116,15 @@ compile: $(VENV)/compile ## compile the hot path for `make run`: a third less CP
 test-compiled: ready compile ## the tests that start brokers, with a compiled hot path (about 15 minutes)
 	@PYTHONPATH="$(abspath $(COMPILED))" $(BIN)/python tests/run.py --kind system -- $(PYTEST_ARGS)
 
+# Worlds do the same interpreted and compiled, and then others are played compiled.
+.PHONY: sim-compiled faults-compiled
+sim-compiled: $(VENV)/check compile ## simulate with a compiled hot path: worlds that must be the same interpreted, then MINUTES=30 of others
+	@$(BIN)/python -m sim --seed $(SEED) --same-as $(COMPILED)
+	@PYTHONPATH="$(abspath $(COMPILED))" $(BIN)/python -m sim --seed $(SEED) --minutes $(MINUTES) --jobs 2
+
+faults-compiled: $(VENV)/check compile ## faults-quick with a compiled hot path, without a secured cluster (about 25 minutes)
+	@PYTHONPATH="$(abspath $(COMPILED))" $(BIN)/python -m faults --quick
+
 # Three programs of the tests are no Python packages: the client kcat, a browser, whose pages attack a
 # broker, and Prometheus, which watches brokers. Where they cannot be installed their tests are skipped, and
 # the end of the run says so.

@@ -1,4 +1,7 @@
-"""`python -m faults`: plays the scenarios, prints the tables; exit code 1 when one failed."""
+"""`python -m faults`: plays the scenarios, prints the tables; exit code 1 when one failed.
+
+With PYTHONPATH=build/compiled, which `make compile` makes, brokers have a compiled hot path.
+"""
 
 import argparse
 import shutil
@@ -15,6 +18,7 @@ from faults.nodes import NodeError
 from faults.report import Played
 from faults.run import Run, ScenarioError
 from faults.storage.volumes import VolumeError, cannot_mount
+from moldau.model.compiled import described, is_compiled
 
 
 def arguments() -> argparse.Namespace:
@@ -52,6 +56,8 @@ def arguments() -> argparse.Namespace:
             parser.error("the page shows no secured runs: leave out --secured or the page")
         options.only = options.only or list(SECURED)
         options.brokers = options.brokers or 3
+    if is_compiled() and (options.write_docs or options.render):
+        parser.error("the page shows no compiled runs: leave out PYTHONPATH or the page")
     return options
 
 
@@ -85,7 +91,7 @@ def play_all(options: argparse.Namespace, brokers: int, directory: Path) -> list
             scenario, home, quick=options.quick, seed=options.seed, secured=options.secured
         )
         all_played.append(played)
-        if not options.secured:
+        if not options.secured and not is_compiled():
             report.keep(brokers, played)
         print(report.line(played), flush=True)
         if not options.keep and has_passed(played):
@@ -109,6 +115,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="moldau-faults-", dir=options.dir))
     network = cannot_use_namespaces()
     disks = cannot_mount(directory)
+    print(f"brokers: {described()}")
     print(f"network: {f'proxies ({network})' if network else 'namespaces, and proxies for delays'}")
     print(f"disks:   {disks or 'ext4 images and tmpfs'}", flush=True)
     all_played: list[Played] = []

@@ -8,7 +8,10 @@ python -m sim --minutes 30 --jobs 2     world after world, for so long, on two c
 python -m sim --healthy-hours 168       a week without faults, with rolling restarts
 python -m sim --mutants --jobs 2        find all planted bugs
 python -m sim --statements 48 --jobs 2  count what so many worlds execute
+python -m sim --same-as build/compiled  play worlds interpreted and compiled, and compare them
 python -m sim --write-docs              docs/reliability.md from the results that are kept
+
+With PYTHONPATH=build/compiled, which `make compile` makes, worlds run with a compiled hot path.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from moldau.model.compiled import described, is_compiled
 from sim.healthy import run_healthy
 from sim.long import count_statements, run_long
 from sim.mutants import Mutant, planted
@@ -32,8 +36,13 @@ from sim.report import Hunted, keep_healthy, keep_long, keep_mutants, keep_state
 from sim.scene import Violation
 from sim.scheduler import START
 from sim.shrink import shrink
+from sim.twins import TwinError, compare, footprints
 from sim.world import World
 
+_NOT_COMPILED = (
+    "error: a compiled hot path has no statements to count, and no place for planted mistakes: "
+    "leave PYTHONPATH out"
+)
 _SHRINK_SECONDS = 300.0
 
 
@@ -75,7 +84,7 @@ def _describe(world: World, failure: Violation | None, took: float) -> str:
     text = (
         f"seed={world.plan.seed}: {world.scheduler.events} events, {simulated:.0f} simulated "
         f"seconds in {took:.1f} s ({simulated / took:.0f} x), {world.faults.faults_total} faults, "
-        f"{world.scene.counts['acked']} acked, trace {world.trace:08x}"
+        f"{world.scene.counts['acked']} acked, trace {world.trace:08x}, {described()}"
     )
     return f"{text}\nVIOLATION: {failure}" if failure is not None else text
 
@@ -118,6 +127,19 @@ def _count_statements(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(options: argparse.Namespace) -> int:
+    """Returns the exit code."""
+    seeds = range(options.seed, options.seed + options.worlds)
+    try:
+        is_same = compare(
+            options.same_as, seeds, options.virtual_seconds, partial(print, flush=True)
+        )
+    except TwinError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0 if is_same else 1
+
+
 def _shrink(plan: Plan, where: Path, again: str) -> int:
     """Returns the exit code."""
     try:
@@ -149,21 +171,35 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="all, or those that are named")
     parser.add_argument("--statements", type=int, metavar="WORLDS", help="count what they execute")
     parser.add_argument("--missing", action="store_true", help="and name the lines they do not")
+    parser.add_argument("--same-as", type=Path, metavar="DIR", help="a compiled tree")
+    parser.add_argument("--worlds", type=int, default=8, help="for --same-as (8)")
+    parser.add_argument("--footprints", type=int, metavar="WORLDS", help="what --same-as compares")
     parser.add_argument("--write-docs", action="store_true", help="publish what is kept")
     parser.add_argument("--shrink", action="store_true", help="find a smaller world that fails")
     options = parser.parse_args(arguments)
     if options.write_docs:
         write_page()
         return 0
+    wanted = (options.mutants, options.mutant, options.statements)
+    if is_compiled() and any(each is not None for each in wanted):
+        print(_NOT_COMPILED, file=sys.stderr)
+        return 2
+    if options.same_as is not None:
+        return _compare(options)
+    if options.footprints is not None:
+        seeds = range(options.seed, options.seed + options.footprints)
+        for line in footprints(seeds, options.virtual_seconds):
+            print(line, flush=True)
+        return 0
     if options.minutes is not None:
         total = run_long(options.seed, options.minutes, options.virtual_seconds, options.jobs)
         keep_long(total)
-        print(total.described())
+        print(f"{described()}: {total.described()}")
         return 1 if total.violations else 0
     if options.healthy_hours is not None:
         run = run_healthy(options.seed, options.healthy_hours, partial(print, flush=True))
         keep_healthy(run)
-        print(run.described())
+        print(f"{described()}: {run.described()}")
         for violation in run.violations:
             print(f"VIOLATION: {violation}")
         return 1 if run.violations else 0

@@ -52,6 +52,8 @@ class Cluster:
         self.scheduler = Scheduler()
         rates = FAR if "far" in plan.knobs else Rates()
         self.network = Network(self.scheduler, random.Random(f"{seed}/net"), rates)
+        # Headers have uvicorn's date, and metrics how long requests really took.
+        self.network.dated_ports = frozenset({HTTP_PORT})
         self.lines: list[str] | None = None
         """What happened, for people; None: nobody wants to know."""
         self.counts: Counter[str] = Counter()

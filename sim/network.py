@@ -10,6 +10,8 @@ import errno
 import os
 import random
 import socket
+import struct
+import zlib
 from asyncio import Handle
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -361,6 +363,10 @@ class Network:
         self._holding: dict[SimSocket, None] = {}
         self._numbers = 0
         self.pieces = 0
+        self.sent = 0
+        """A checksum of all that was sent, and when."""
+        self.dated_ports: frozenset[int] = frozenset()
+        """What is sent from there tells of the real time, and is not in the checksum."""
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -452,6 +458,9 @@ class Network:
     def send(self, sock: SimSocket, data: bytes | None, is_reset: bool = False) -> None:
         """None: the end."""
         self.pieces += 1
+        self.sent = zlib.crc32(struct.pack(">d", self._scheduler.now), self.sent)
+        if data is not None and sock._local[1] not in self.dated_ports:
+            self.sent = zlib.crc32(data, self.sent)
         sock.under_way.append((data, is_reset))
         self._plan_arrival(sock)
 

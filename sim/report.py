@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from moldau.model.compiled import is_compiled
 from sim.healthy import HealthyRun
 from sim.long import Summary
 from sim.mutants.hunt import ALL
@@ -58,6 +59,9 @@ def keep_statements(counted: dict[str, tuple[int, int]]) -> None:
 
 
 def _keep(name: str, what: object) -> None:
+    """The page is about what everybody has, the source: nothing compiled is kept."""
+    if is_compiled():
+        return
     RESULTS.mkdir(exist_ok=True)
     kept = Kept(_commit(), msgspec.Raw(msgspec.json.encode(what)))
     (RESULTS / name).write_bytes(msgspec.json.format(msgspec.json.encode(kept)))

@@ -23,6 +23,7 @@ the same disk.
 import errno
 import os
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -410,6 +411,19 @@ class SimDisk:
                 return None
             node = node.durable[part]
         return bytes(node.durable) if isinstance(node, _FileNode) else None
+
+    def checksum(self) -> int:
+        """Of all names and files, with what is durable of each."""
+
+        def add(path: str, node: _Node, total: int) -> int:
+            if isinstance(node, _FileNode):
+                return zlib.crc32(node.durable, zlib.crc32(node.live, total))
+            for name, each in sorted(node.live.items()):
+                place = f"{path}/{name}{' durable' if name in node.durable else ''}"
+                total = add(place, each, zlib.crc32(place.encode(), total))
+            return total
+
+        return add("", self._root, 0)
 
     def is_durable(self, path: str, start: int, end: int) -> bool:
         durable = self.durable_bytes(path)
