@@ -175,6 +175,31 @@ async def test_a_failed_sync_ends_the_log_and_the_process_and_is_not_tried_again
     world.flusher.stop()
 
 
+EIO_TOLD = "flush of a log that was closed meanwhile failed: [Errno 5] Input/output error"
+
+
+@pytest.mark.parametrize(("error", "told"), [(errno.EIO, [EIO_TOLD] * 2), (errno.EBADF, [])])
+async def test_a_failed_sync_of_a_log_that_was_closed_is_logged_and_acknowledges_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: int, told: list[str]
+) -> None:
+    """That the files of a deleted log are gone is no failure of the disk."""
+    world = World()
+    logs = _logs(OsFiles(tmp_path), 2)
+    await world.flush(logs)
+    world.syncs.error = error
+    for log in logs:
+        handle = world.handle(log)
+        append(log)
+        world.flusher.request(handle, 1)
+        # After the flush has begun, which is asked for first.
+        asyncio.get_running_loop().call_soon(setattr, handle, "is_dropped", True)
+    await until(lambda: 2 in world.syncs.calls, "both have begun")
+    await until(lambda: not world.syncs.in_flight, "both have ended")
+    assert [record.getMessage() for record in caplog.records] == told
+    assert (len(world.flushed), world.failures, world.flusher.failed) == (2, [], False)
+    world.flusher.stop()
+
+
 async def test_a_callback_that_raises_costs_no_other_log_its_flush(tmp_path: Path) -> None:
     world = World()
     logs = _logs(OsFiles(tmp_path))

@@ -10,6 +10,8 @@ A failed flush is never retried: after an error the page cache may mark lost byt
 that could not begin because the disk is full has lost nothing, and is retried.
 """
 
+import errno
+import logging
 import os
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -27,6 +29,9 @@ _INLINE_BYTES_MAX = 64 * 1024
 _INLINE_SECONDS_MAX = 0.000_25
 _SMOOTHING = 0.2
 _DISK_FULL_RETRY_SECONDS = 0.5
+_OF_DELETED_FILES: Final = frozenset({None, errno.EBADF, errno.ENOENT})
+
+log = logging.getLogger(__name__)
 
 
 class FlushHandle:
@@ -222,6 +227,9 @@ class Flusher:
         self._running -= 1
         handle.busy = False
         if handle.is_dropped:
+            # Nobody waits for it, so nothing is acknowledged: not even by a success.
+            if flush.failure is not None and flush.failure.errno not in _OF_DELETED_FILES:
+                log.error("flush of a log that was closed meanwhile failed: %s", flush.failure)
             return
         if flush.failure is not None:
             self.report(StorageError(f"flush failed: {flush.failure}"))
