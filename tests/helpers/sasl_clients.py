@@ -21,6 +21,9 @@ from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 
 from moldau.testing.waiting import wait_seconds_max, wait_until
 
+SEND_PAUSE_SECONDS = 0.01
+"""Between the messages of a steady stream: one without pauses takes all of a core."""
+
 
 @dataclass(frozen=True)
 class ClientTls:
@@ -109,6 +112,10 @@ def librdkafka_settings(bootstrap: str, credentials: Credentials) -> dict[str, A
     return settings
 
 
+def numbers_until(is_done: Callable[[], bool]) -> Iterator[int]:
+    return itertools.takewhile(lambda _: not is_done(), itertools.count())
+
+
 class ConfluentSasl:
     name = "confluent-kafka"
 
@@ -141,9 +148,10 @@ class ConfluentSasl:
                 failures.append(error)
 
         producer = confluent_kafka.Producer(librdkafka_settings(bootstrap, credentials))
-        for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+        for number in numbers_until(is_done):
             producer.produce(topic, b"%d" % number, on_delivery=delivered)
             assert (producer.flush(wait_seconds_max()), failures) == (0, [])
+            time.sleep(SEND_PAUSE_SECONDS)
         return sent
 
     def consume_until(
@@ -245,9 +253,10 @@ class KafkaPythonSasl:
         sent: list[bytes] = []
         producer = kafka.KafkaProducer(**python_settings(bootstrap, credentials))
         try:
-            for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+            for number in numbers_until(is_done):
                 producer.send(topic, b"%d" % number).get(wait_seconds_max())
                 sent.append(b"%d" % number)
+                time.sleep(SEND_PAUSE_SECONDS)
         finally:
             producer.close(wait_seconds_max())
         return sent
@@ -331,9 +340,10 @@ class AioKafkaSasl:
             )
             await producer.start()
             try:
-                for number in itertools.takewhile(lambda _: not is_done(), itertools.count()):
+                for number in numbers_until(is_done):
                     await producer.send_and_wait(topic, b"%d" % number)
                     sent.append(b"%d" % number)
+                    await asyncio.sleep(SEND_PAUSE_SECONDS)
             finally:
                 await producer.stop()
             return sent
