@@ -35,7 +35,7 @@ Two lanes, since kinds with sockets and processes wait for half of their time; t
 as long as all others."""
 ASKED = (("machine",),)
 """What runs only if its kind is named."""
-PROCESSES = {"pure": 2, "inprocess": 2, "system": 3, "spark": 0, "machine": 0}
+PROCESSES = {"pure": 2, "inprocess": 4, "system": 4, "spark": 0, "machine": 0}
 PROGRESS_SECONDS = 60
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 1 << 30
