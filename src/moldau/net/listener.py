@@ -22,6 +22,7 @@ from moldau.net.by_address import ByAddress
 from moldau.net.connection import Connection, FrameHandler
 from moldau.net.failure_log import FailureLog
 from moldau.net.limits import ConnectionLimits
+from moldau.net.send_buffer import tune_send_buffer
 from moldau.net.sockets import OS_SOCKETS, Sockets
 from moldau.net.tls.connection import TlsConnection
 from moldau.net.tls.contexts import TlsContexts
@@ -180,6 +181,7 @@ class Listener:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune_send_buffer(sock)
         self.accepted_total += 1
         self._addresses.opened(host)
         connection = self._make_connection(sock, host, port)
