@@ -35,7 +35,12 @@ PACKAGES: Final = ("records", "raft", "replica")
 """Compiled as a whole, but for what EXCEPTIONS names."""
 
 MODULES: Final = (
+    "api/guarded/transactions",
     "control/metadata_replica",
+    "coordination/coordinator_host",
+    "coordination/coordinator_service",
+    "coordination/markers",
+    "coordination/transaction_service",
     "data/commit",
     "data/fetch",
     "data/offsets",
@@ -48,6 +53,8 @@ MODULES: Final = (
     "edge/kafka/deadlines",
     "edge/kafka/dispatcher",
     "edge/kafka/handler",
+    "edge/kafka/handlers/add_partitions_to_txn",
+    "edge/kafka/handlers/end_txn",
     "edge/kafka/handlers/fetch",
     "edge/kafka/handlers/produce",
     "edge/kafka/pending_produce",
@@ -73,6 +80,7 @@ MODULES: Final = (
     "log/truncation",
     "log/vote_journal",
     "log/writer",
+    "model/timers",
     "net/budget",
     "net/buffers",
     "net/connection",
@@ -86,6 +94,9 @@ MODULES: Final = (
     "net/replies",
     "net/socket_writer",
     "net/traffic",
+    "transactions/coordinator",
+    "transactions/decide",
+    "transactions/replies",
     "wire/framing",
     "wire/varint",
 )

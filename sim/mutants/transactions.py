@@ -8,10 +8,11 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Offset
 from moldau.replica.aborted_transactions import AbortedTransaction, AbortedTransactions
 from moldau.replica.replica import Replica
-from moldau.transactions import coordinator, decide
+from moldau.transactions import decide
 from moldau.transactions.coordinator import TransactionCoordinator
-from moldau.transactions.decide import NoChange, WriteState
+from moldau.transactions.decisions import NoChange, TransactionDecision, WriteState
 from moldau.transactions.events import EndTransaction
+from moldau.transactions.replies import result_of
 from moldau.transactions.results import Effect
 from moldau.transactions.transaction_entry import TransactionEntry, TransactionWrite
 from sim.mutants import mutant
@@ -34,10 +35,10 @@ def _answer_ends_early(
     now: float,
     entry: TransactionEntry,
     event: Any,
-    decision: decide.TransactionDecision,
+    decision: TransactionDecision,
 ) -> None:
     if isinstance(event, EndTransaction) and isinstance(decision, WriteState):
-        self._reply(event, coordinator._result_of(event, NoChange(), decision.stored))
+        self._reply(event, result_of(event, NoChange(), decision.stored))
         self._write(TransactionWrite(entry, [decision.stored]))
     else:
         _execute(self, now, entry, event, decision)

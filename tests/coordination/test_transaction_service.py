@@ -8,7 +8,7 @@ from group_world import group_of
 from transaction_world import ME, OTHER, TransactionWorld, tp
 
 from moldau.coordination.coordinator_service import java_hash
-from moldau.coordination.markers import MarkerRequest
+from moldau.coordination.marker_request import MarkerRequest
 from moldau.groups.events import OffsetToCommit
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from moldau.model.errors import ErrorCode, RefusedError
@@ -358,6 +358,18 @@ async def test_a_coordinator_that_was_deposed_admits_nothing() -> None:
         who = (X, one.producer_id, one.producer_epoch)
         errors = await world.service.admit(*who, [partition], adds=False)
         assert errors == {partition: ErrorCode.NOT_COORDINATOR}
+
+
+async def test_only_a_coordinator_that_leads_alone_admits_without_a_majority() -> None:
+    world = await TransactionWorld().ready()
+    one = await opened(world, A)
+    who = (X, one.producer_id, one.producer_epoch)
+    assert not world.service.is_admitted(*who, A)
+    world.stored[0].replica.group.leads_alone = True
+    assert world.service.is_admitted(*who, A)
+    assert not world.service.is_admitted(*who, B)
+    world.stored[0].replica.is_ready = False
+    assert not world.service.is_admitted(*who, A)
 
 
 async def test_a_coordinator_that_was_deposed_calls_no_transaction_over() -> None:

@@ -49,6 +49,17 @@ class Gate:
         self.asked: list[tuple[str, int, int, list[TopicPartition], bool]] = []
         self.answers: list[asyncio.Future[ErrorCode]] = []
         self.refusal: RefusedError | None = None
+        self.known: set[tuple[str, int, int, TopicPartition]] = set()
+        """What it can say without waiting."""
+
+    def is_admitted(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partition: TopicPartition,
+    ) -> bool:
+        return (transactional_id, producer_id, producer_epoch, partition) in self.known
 
     async def admit(
         self,
@@ -177,6 +188,28 @@ async def test_the_first_batch_waits_for_the_coordinator_and_the_next_ones_do_no
         world.write(1, version=version)
         assert world.outcomes == [0, 1]
         assert len(world.gate.asked) == 1
+
+
+async def test_a_batch_whose_transaction_is_known_to_be_open_waits_for_nothing() -> None:
+    async with opened() as world:
+        world.gate.known.add(("tx", 7, 0, PARTITION))
+        world.write(0)
+        assert (world.outcomes, world.gate.asked) == ([0], [])
+        world.gate.known.clear()
+        # The leader remembers, as after a question.
+        world.write(1)
+        assert (world.outcomes, world.gate.asked) == ([0, 1], [])
+        assert [read.value for read in records_of(world.replica)] == [b"v0", b"v1"]
+
+
+async def test_a_batch_stays_behind_one_that_waits_for_the_coordinator() -> None:
+    async with opened() as world:
+        world.write(0)
+        world.gate.known.add(("tx", 7, 0, PARTITION))
+        world.write(1)
+        assert world.outcomes == []
+        await world.answer()
+        assert world.outcomes == [0, 1]
 
 
 async def test_batches_that_come_meanwhile_stand_in_line() -> None:

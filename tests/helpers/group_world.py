@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 from memory_log import MemoryLog
@@ -55,6 +56,7 @@ class OffsetsReplica:
         self.holds = False
         self.is_deposed = False
         """Others have elected another leader, and this one does not know."""
+        self.group = SimpleNamespace(leads_alone=False)
         self.refusal: MoldauError | None = None
         self.epochs_written: list[int] = []
         self._waiters: list[tuple[Offset, Callable[[ErrorCode], None]]] = []

@@ -79,6 +79,15 @@ def test_followers_commit_before_the_leaders_own_flush(make_node) -> None:
     assert commits(node.receive(3, answer(5, 1))) == [1]
 
 
+def test_a_leader_is_alone_without_other_members_only(make_node) -> None:
+    for voters in ((1,), (1, 2, 3)):
+        node = make_node(voters=voters)
+        assert not node.core.leads_alone
+        node.elect()
+        assert node.core.role is e.Role.LEADER
+        assert node.core.leads_alone is (voters == (1,))
+
+
 def test_a_single_voter_commits_what_it_flushes(make_node) -> None:
     node = make_node(voters=(1,))
     node.elect()

@@ -47,6 +47,13 @@ async def test_the_first_record_of_a_new_partition_gets_offset_zero_in_epoch_zer
     world.stop()
 
 
+async def test_a_replica_without_others_leads_alone_until_it_is_closed() -> None:
+    world = await World.make()
+    assert world.replica.group.leads_alone
+    world.stop()
+    assert not world.replica.group.leads_alone
+
+
 async def test_offsets_are_dense_across_elections() -> None:
     world = await World.make(FlushPolicy.NEVER)
     propose(world.replica, make_batch(b"a"))

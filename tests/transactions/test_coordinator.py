@@ -157,6 +157,34 @@ def test_nothing_is_verified_while_a_transaction_ends(world):
     assert world.verify(producer, a) == {a: BUSY}
 
 
+def test_what_is_verified_at_once_is_what_is_known_to_be_open(world):
+    producer = world.init()
+    a, b = world.tp("a"), world.tp("b")
+
+    def is_open(partition=a, name="t", producer_id=0, epoch=0):
+        number = producer.producer_id + producer_id
+        return world.coordinator.is_open(name, number, producer.producer_epoch + epoch, partition)
+
+    assert not is_open()
+    world.add(producer, a)
+    assert is_open()
+    assert [is_open(b), is_open(name="u"), is_open(producer_id=1), is_open(epoch=1)] == [False] * 4
+    world.coordinator._entries["t"].writing = 99
+    assert not is_open(), "what is being written may end it"
+    world.coordinator._entries["t"].writing = None
+    world.hold_markers = True
+    world.end(producer)
+    assert not is_open()
+
+
+def test_nothing_is_open_for_a_coordinator_that_has_ended(world):
+    producer = world.init()
+    a = world.tp("a")
+    world.add(producer, a)
+    world.coordinator.close(world.now)
+    assert not world.coordinator.is_open("t", producer.producer_id, producer.producer_epoch, a)
+
+
 # ---- the end
 
 

@@ -21,6 +21,7 @@ from moldau.transactions import coordinator as coordinator_module
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
 from moldau.transactions.coordinator import TransactionCoordinator
+from moldau.transactions.decisions import WriteState
 from moldau.transactions.events import (
     AddPartitions,
     EndTransaction,
@@ -362,7 +363,7 @@ def _markers_before_the_decision_is_stored(monkeypatch):
     honest = TransactionCoordinator._execute
 
     def carry_out(self, now, entry, event, verdict):
-        if isinstance(verdict, decide.WriteState) and verdict.stored.state.is_prepared:
+        if isinstance(verdict, WriteState) and verdict.stored.state.is_prepared:
             before, entry.stored = entry.stored, verdict.stored
             entry.unmarked = set(verdict.stored.partitions)
             self._finish_or_send_markers(now, entry, waits=False)

@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 from moldau.coordination.latest_records import LatestRecords
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
+from moldau.model.compiled import mypyc_attr
 from moldau.model.coordinator_events import (
     CoordinatorEvent,
     Persist,
@@ -86,6 +87,7 @@ class HostParts(TypedDict):
     on_lost: Callable[[Any], None]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CoordinatorHost(Generic[S, E, R]):
     """The coordinator of one partition, in one epoch of this broker's leadership."""
 
@@ -296,12 +298,12 @@ class CoordinatorHost(Generic[S, E, R]):
         except RefusedError as error:
             # Not from within the coordinator's own call: as a separate event.
             self._loop.call_soon(self._append_failed, token, error.code)
-        except StorageError as error:
+        except StorageError as failure:
             log.error(
                 "%s: storing %s failed: %s",
                 self.replica.partition,
                 effect.what[:300],
-                error,
+                failure,
                 extra=events.COORDINATOR_WRITE_FAILED(),
             )
             self._loop.call_soon(self._append_failed, token, ErrorCode.KAFKA_STORAGE_ERROR)

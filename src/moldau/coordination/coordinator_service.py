@@ -19,6 +19,7 @@ from moldau.metadata.image import Image, Topic
 from moldau.metadata.leaders import NO_LEADER, NO_LEADER_ID, Leader
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
+from moldau.model.compiled import mypyc_attr
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId
 
@@ -51,6 +52,7 @@ class ServiceParts(TypedDict):
     on_internal_error: Callable[[BaseException], None]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CoordinatorService(ABC, Generic[C]):
     """The coordinators of one kind on this broker.
 
@@ -118,10 +120,10 @@ class CoordinatorService(ABC, Generic[C]):
             coordinator.loading = None
             coordinator.resign()
             self._lost(index, hosted, coordinator)
-        except CorruptionError as error:
+        except CorruptionError as damage:
             # A partly loaded state would be worse than none.
             self._forget(index, coordinator)
-            self._partitions.take_offline(hosted, error)
+            self._partitions.take_offline(hosted, damage)
         else:
             await self._loaded(coordinator)
 

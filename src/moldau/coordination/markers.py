@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from moldau.coordination.group_service import GroupService
+from moldau.coordination.marker_request import MarkerRequest
 from moldau.data.partitions import Partitions
 from moldau.metadata.image import CONSUMER_OFFSETS_TOPIC, Image, Topic
 from moldau.metadata.leaders import NO_LEADER_ID, Leader
@@ -49,21 +50,6 @@ transaction: a marker, which ends it, or a batch that the coordinator has verifi
 one (ProducerTable.check). Otherwise the transaction would stay open there."""
 Report = Callable[[bool, frozenset[TopicPartition]], None]
 """(whether they are marked, partitions)"""
-
-
-class MarkerRequest(msgspec.Struct, frozen=True, array_like=True):
-    """The end of one transaction, for partitions of one leader."""
-
-    coordinator: int
-    """Partition of `__transaction_state`."""
-    coordinator_epoch: int
-    number: int
-    """Rises with every request of that coordinator."""
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    transaction_version: int
-    partitions: tuple[tuple[str, int], ...]
 
 
 _decode = msgspec.msgpack.Decoder(list[MarkerRequest]).decode
@@ -296,11 +282,11 @@ class MarkerSender:
         except RefusedError as error:
             log.debug("broker %d did not write transaction markers, retrying: %s", leader, error)
             rows = []
-        except MALFORMED as error:
+        except MALFORMED as mistake:
             log.warning(
                 "broker %d sent a malformed WriteMarkers response: %s",
                 leader,
-                error,
+                mistake,
                 extra=events.PEER_MESSAGE_MALFORMED(peer=leader),
             )
             rows = []

@@ -12,9 +12,14 @@ from typing import Final, Unpack
 import msgspec
 
 from moldau.coordination.coordinator_host import CoordinatorHost, HostParts
-from moldau.coordination.coordinator_service import CoordinatorService, ServiceParts
+from moldau.coordination.coordinator_service import (
+    CoordinatorService,
+    ServiceParts,
+    java_hash,
+)
 from moldau.coordination.group_service import GroupService
-from moldau.coordination.markers import MarkerRequest, MarkerSender
+from moldau.coordination.marker_request import MarkerRequest
+from moldau.coordination.markers import MarkerSender
 from moldau.data.partitions import HostedPartition
 from moldau.groups.events import NO_GENERATION, NO_MEMBER_ID, OffsetToCommit
 from moldau.metadata.image import TRANSACTION_STATE_TOPIC
@@ -297,6 +302,28 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
             member_id=member_id,
             generation=generation,
             instance_id=instance_id,
+        )
+
+    def is_admitted(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partition: TopicPartition,
+    ) -> bool:
+        """Whether `admit` would say yes without asking any other broker; False says nothing.
+
+        Only where the coordinator's partition has no other replica that could lead it by now.
+        """
+        topic = self._topics.image.topic(self._topic)
+        if topic is None:
+            return False
+        coordinator = self._coordinators.get(java_hash(transactional_id) % len(topic.partitions))
+        return (
+            coordinator is not None
+            and coordinator.is_current
+            and coordinator.replica.group.leads_alone
+            and coordinator.state.is_open(transactional_id, producer_id, producer_epoch, partition)
         )
 
     async def admit(

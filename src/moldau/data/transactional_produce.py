@@ -50,6 +50,16 @@ class TransactionAdmission(Protocol):
         """
         ...
 
+    def is_admitted(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partition: TopicPartition,
+    ) -> bool:
+        """Whether `admit` would say yes, if that is known without waiting."""
+        ...
+
 
 class TransactionalWrite(NamedTuple):
     """The batches of one partition from a transactional producer."""
@@ -107,6 +117,11 @@ class TransactionalProduce:
             return
         if guard is None:
             on_done(self._append(write, None))
+            return
+        if key not in self._queues and self._gate.is_admitted(
+            name, *producer, TopicPartition(write.topic, PartitionIndex(write.partition))
+        ):
+            on_done(self._append(write, guard))
             return
         # Copied, because the receive buffer is reused.
         kept = write._replace(data=memoryview(bytearray(write.data)))

@@ -296,6 +296,11 @@ class RaftCore(RaftState):
         else:
             self._follower.on_flushed()
 
+    @property
+    def leads_alone(self) -> bool:
+        """Whether it leads a group without other members: nobody else can be elected."""
+        return self.role is Role.LEADER and not self.progress
+
     def advance_single_voter(self, end: RaftIndex, flushed: RaftIndex) -> bool:
         """Appended and Flushed in one, for the leader of a group without other members.
 

@@ -176,6 +176,11 @@ class RaftGroup:
         return self.core.role is Role.LEADER
 
     @property
+    def leads_alone(self) -> bool:
+        """Whether no other broker could lead it: a read needs nobody's confirmation."""
+        return self.is_running and self.core.leads_alone
+
+    @property
     def flushes_always(self) -> bool:
         return self.log.config.flush is FlushPolicy.ALWAYS
 

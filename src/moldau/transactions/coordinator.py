@@ -27,12 +27,12 @@ from moldau.model.coordinator_events import (
     client_error,
 )
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Epoch, TimestampMs, TopicPartition
+from moldau.model.ids import Epoch, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from moldau.model.timers import Timers
 from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.transactions import decide
 from moldau.transactions.config import TransactionConfig
-from moldau.transactions.decide import (
+from moldau.transactions.decisions import (
     NoChange,
     Rejected,
     TransactionDecision,
@@ -58,13 +58,13 @@ from moldau.transactions.records import (
     decode,
     encode,
 )
+from moldau.transactions.replies import rejection, result_of
 from moldau.transactions.results import (
     DescribedTransaction,
     Effect,
     ListedTransaction,
     NeedsProducerId,
     PartitionsResult,
-    ProducerResult,
     Result,
     WriteMarkers,
 )
@@ -174,6 +174,26 @@ class TransactionCoordinator:
 
     # ---- requests
 
+    def is_open(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        partition: TopicPartition,
+    ) -> bool:
+        """Whether VerifyPartitions would be answered at once, and with a yes for this partition."""
+        entry = self._entries.get(transactional_id)
+        if entry is None or entry.writing is not None or self._unavailable is not ErrorCode.NONE:
+            return False
+        stored = entry.stored
+        return (
+            stored is not None
+            and stored.state is TransactionState.ONGOING
+            and stored.producer_id == producer_id
+            and stored.producer_epoch == producer_epoch
+            and partition in stored.partitions
+        )
+
     def _request(self, now: float, event: Request) -> None:
         error = self._request_error(event)
         if error is not ErrorCode.NONE:
@@ -226,7 +246,7 @@ class TransactionCoordinator:
             case WaitForEnd():
                 self._park(now, entry, event)
             case Rejected() | NoChange() | NeedsProducerId():
-                self._reply(event, _result_of(event, decision, entry.stored))
+                self._reply(event, result_of(event, decision, entry.stored))
             case _:
                 assert_never(decision)
 
@@ -276,7 +296,7 @@ class TransactionCoordinator:
         entry.stored = write.states[-1]
         self._ended.note(entry.stored)
         if write.request is not None:
-            result = _result_of(write.request, NoChange(), entry.stored)
+            result = result_of(write.request, NoChange(), entry.stored)
             if isinstance(result, PartitionsResult):
                 result = PartitionsResult(errors=result.errors, is_stored=True)
             self._reply(write.request, result)
@@ -543,50 +563,6 @@ class TransactionCoordinator:
     def _take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
-
-
-def rejection(event: Request, error: ErrorCode) -> Result:
-    match event:
-        case InitProducer() | EndTransaction():
-            return ProducerResult(error=error)
-        case AddPartitions() | VerifyPartitions():
-            return PartitionsResult(errors=dict.fromkeys(sorted(event.partitions), error))
-        case _:
-            assert_never(event)
-
-
-def _result_of(
-    event: Request,
-    decision: Rejected | NoChange | NeedsProducerId,
-    stored: StoredTransaction | None,
-) -> Result:
-    """The result of a request that needs no further write."""
-    if isinstance(decision, NeedsProducerId):
-        return decision
-    if isinstance(decision, Rejected) or stored is None:
-        error = decision.error if isinstance(decision, Rejected) else ErrorCode.UNKNOWN_SERVER_ERROR
-        return rejection(event, error)
-    match event:
-        case InitProducer() | EndTransaction():
-            producer_id, epoch = decide.reported_producer(stored)
-            return ProducerResult(
-                error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=epoch
-            )
-        case AddPartitions():
-            return PartitionsResult(errors=dict.fromkeys(sorted(event.partitions), ErrorCode.NONE))
-        case VerifyPartitions():
-            is_open = stored.state is TransactionState.ONGOING
-            known = stored.partitions if is_open else frozenset()
-            return PartitionsResult(
-                errors={
-                    partition: (
-                        ErrorCode.NONE if partition in known else ErrorCode.TRANSACTION_ABORTABLE
-                    )
-                    for partition in sorted(event.partitions)
-                }
-            )
-        case _:
-            assert_never(event)
 
 
 def _busy_key(entry: TransactionEntry, event: Request) -> TimerKey:

@@ -11,12 +11,18 @@ after which a new producer id is used.
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs
 from moldau.records.control import TRANSACTIONS_V2
 from moldau.records.record import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from moldau.transactions.decisions import (
+    NoChange,
+    Rejected,
+    TransactionDecision,
+    WaitForEnd,
+    WriteState,
+)
 from moldau.transactions.events import AddPartitions, EndTransaction, InitProducer, VerifyPartitions
 from moldau.transactions.records import StoredTransaction, TransactionState
 from moldau.transactions.results import NeedsProducerId
@@ -26,30 +32,6 @@ _FIRST_EPOCH: Final = ProducerEpoch(0)
 
 State = TransactionState
 
-
-class Rejected(Struct, frozen=True):
-    """Reply with this error."""
-
-    error: ErrorCode
-
-
-class NoChange(Struct, frozen=True):
-    """Already done: reply with the stored state."""
-
-
-class WriteState(Struct, frozen=True):
-    """Write this state, then reply."""
-
-    stored: StoredTransaction
-    retries: bool = False
-    """The write only aborts the open transaction; afterwards the request is decided again."""
-
-
-class WaitForEnd(Struct, frozen=True):
-    """A transaction is ending: the request must wait."""
-
-
-TransactionDecision = Rejected | NoChange | WriteState | WaitForEnd | NeedsProducerId
 
 FENCED: Final = Rejected(ErrorCode.PRODUCER_FENCED)
 UNMAPPED: Final = Rejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
