@@ -73,6 +73,7 @@ MODULES: Final = (
     "log/flush_mark",
     "log/index",
     "log/os_filesystem",
+    "log/prefetch",
     "log/reader",
     "log/scan",
     "log/segment",

@@ -43,6 +43,8 @@ from sim.torn_writes import (
 )
 
 CAPACITY_BYTES = 1 << 40
+_COLD_LOOKS = 5
+"""Every so many reads that ask have to wait for the disk."""
 
 
 class SimCrash(BaseException):
@@ -112,7 +114,8 @@ class SimFile:
         return cast(_Sender, sock).send(self.pread(size, position))
 
     def is_cached(self, size: int, position: int) -> bool:
-        return True
+        self._disk.looks += 1
+        return bool(self._disk.looks % _COLD_LOOKS)
 
     def pread(self, size: int, position: int) -> bytes:
         self._check_open()
@@ -156,6 +159,8 @@ class SimDisk:
         self.on_flush: Callable[[], None] | None = None
         """Called by each flush, to simulate its duration."""
         self.steps = 0
+        self.looks = 0
+        """Reads that asked whether they would wait."""
         self._crash_step: int | None = None
         self._is_off = False
         self._missed = (0, 0)

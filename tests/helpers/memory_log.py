@@ -28,6 +28,7 @@ from moldau.log.interface import (
     LogConfig,
     LogRead,
     LogStart,
+    PrefetchTask,
     TimestampedOffset,
 )
 from moldau.log.timestamp_lookup import find_in_batch
@@ -310,7 +311,7 @@ class MemoryLog:
             raise CorruptionError("a batch fails its checksum")
         return task.next_offset
 
-    def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> PrefetchTask | None:
         return None
 
     def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:

@@ -10,7 +10,7 @@ from memory_log import MemoryLog
 
 from moldau.log.disk_log import open_disk_log, read_slice
 from moldau.log.interface import ControlKind, LogConfig, LogStart, PartitionLog
-from moldau.log.os_filesystem import OsFiles
+from moldau.log.os_filesystem import OsFile, OsFiles
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_EPOCH, BrokerId, Epoch, Offset, RaftIndex
 from moldau.model.slices import FileSlice
@@ -174,3 +174,23 @@ def test_large_pieces_are_sent_from_the_file_and_small_ones_are_read_at_once(
     assert not any(isinstance(chunk, FileSlice) for chunk in view.read(FIRST, 1 << 20).chunks)
     append(log, value=bytes(100_000))
     assert any(isinstance(chunk, FileSlice) for chunk in view.read(RaftIndex(1), 1 << 20).chunks)
+
+
+def test_an_append_ends_where_cold_data_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(segment_bytes_max=2_000)
+    log = open_disk_log(OsFiles(tmp_path), "log", config)
+    for _ in range(6):
+        append(log, value=bytes(900))
+    flush(log)
+    for segment in log.segments:
+        segment.file()
+    view = GroupLog(log, MEMBERS)
+    second = int(log.segments[1].base_offset)
+    assert view.read(FIRST, 1 << 20).end == 6
+    view.forget_read()
+    monkeypatch.setattr(OsFile, "is_cached", lambda *_: False)
+    assert view.read(FIRST, 1 << 20).end == second
+    assert view.read(RaftIndex(second), 1 << 20).end > second
+    log.close()

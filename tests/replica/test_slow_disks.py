@@ -8,7 +8,7 @@ import pytest
 from raft_brokers import PATIENT, Broker, Cluster, content, propose, run
 
 from moldau.log.disk_log import DiskLog
-from moldau.log.scrub import SegmentCheck
+from moldau.log.prefetch import Prefetch
 from moldau.model.ids import RaftIndex
 from moldau.testing.waiting import until
 
@@ -48,13 +48,13 @@ def test_a_thread_reads_what_a_follower_far_behind_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[bool] = []
-    check = SegmentCheck.run
+    check = Prefetch.run
 
-    def recorded(task: SegmentCheck) -> None:
+    def recorded(task: Prefetch) -> None:
         threads.append(threading.current_thread() is not threading.main_thread())
         check(task)
 
-    monkeypatch.setattr(SegmentCheck, "run", recorded)
+    monkeypatch.setattr(Prefetch, "run", recorded)
 
     async def scenario() -> None:
         async with Cluster(3, config=PATIENT, directory=tmp_path) as cluster:

@@ -11,13 +11,14 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.log.interface import CheckTask
+from moldau.log.interface import PrefetchTask
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
 from moldau.model.ids import Offset
 from moldau.model.limits import FETCH_BYTES_MAX
 from moldau.model.slices import FileSlice
 from moldau.replica.aborted_transactions import AbortedTransaction
+from moldau.replica.cold_reads import read_cold
 from moldau.replica.replica import Replica
 
 _NO_EPOCH = -1
@@ -169,7 +170,7 @@ class FetchService:
             parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready, in_session)
             self._parked[parked] = None
             parked.is_prefetching = True
-            reading = self._loop.run_in_executor(None, _run_all, [task for _, task in cold])
+            reading = read_cold(self._loop, [task for _, task in cold])
             reading.add_done_callback(
                 lambda done: self._on_prefetched(done, parked, cold, wait_ms_max)
             )
@@ -200,9 +201,9 @@ class FetchService:
 
     def _find_cold(
         self, requests: Sequence[PartitionFetch], bytes_max: int
-    ) -> list[tuple[HostedPartition, CheckTask]]:
+    ) -> list[tuple[HostedPartition, PrefetchTask]]:
         """Reads that a thread has to do first."""
-        cold: list[tuple[HostedPartition, CheckTask]] = []
+        cold: list[tuple[HostedPartition, PrefetchTask]] = []
         for request in requests:
             hosted = self._partitions.get(request.topic or "", request.partition)
             if hosted is None or request.offset >= hosted.replica.high_watermark:
@@ -215,7 +216,8 @@ class FetchService:
                 continue
             if task is not None:
                 cold.append((hosted, task))
-                bytes_max -= size
+                # Others follow in the same reply if there is less.
+                bytes_max -= task.bytes_max
                 if bytes_max <= 0:
                     break
         return cold
@@ -224,7 +226,7 @@ class FetchService:
         self,
         reading: "Future[None]",
         parked: "ParkedFetch",
-        cold: Sequence[tuple[HostedPartition, CheckTask]],
+        cold: Sequence[tuple[HostedPartition, PrefetchTask]],
         wait_ms_max: int,
     ) -> None:
         reading.result()
@@ -378,11 +380,6 @@ class ParkedFetch:
             replica.watchers.pop(self, None)
         self._unread.clear()
         self._service.forget(self)
-
-
-def _run_all(tasks: Sequence[CheckTask]) -> None:
-    for task in tasks:
-        task.run()
 
 
 def _nothing(

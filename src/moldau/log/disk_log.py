@@ -21,6 +21,7 @@ from moldau.log.interface import (
     LogStart,
     TimestampedOffset,
 )
+from moldau.log.prefetch import Prefetch
 from moldau.log.reader import LogReader
 from moldau.log.recovery import RecoveredLog, recover
 from moldau.log.scrub import SegmentCheck
@@ -139,7 +140,7 @@ class DiskLog(DiskLogState):
     def end_check(self, task: CheckTask) -> Offset:
         return self._reader.end_check(task)
 
-    def begin_prefetch(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> Prefetch | None:
         return self._reader.begin_prefetch(offset, bytes_max)
 
     def chunk_before(self, offset: Offset, bytes_max: int) -> tuple[Offset, int]:

@@ -99,14 +99,10 @@ class SegmentIndex:
         due = self.positions[-1] + self.interval if keep else self.loaded_from
         self.next_position = max(due, position) if keep else position
 
-    def load(self, data: bytes, file: File, base: Offset) -> None:
-        """Load what is before loaded_from: from the index file's `data`, then from the batches."""
-        end = self.loaded_from
-        if end <= HEADER_BYTES:
+    def adopt(self, part: "SegmentIndex", end: int) -> None:
+        """Take over what read_index found before `end`, unless something else did meanwhile."""
+        if self.loaded_from != end or end <= HEADER_BYTES:
             return
-        part = SegmentIndex(HEADER_BYTES, self.interval)
-        part._load_blocks(data, base, end)
-        part._walk(file, part.saved_to, end)
         part.offsets.extend(self.offsets)
         part.positions.extend(self.positions)
         # Entries made since the log was opened know only the times since then.
@@ -171,3 +167,12 @@ class SegmentIndex:
         self.saved_count = max(self.saved_count, bisect_left(self.positions, covered_to))
         self.saved_to = covered_to
         self.file_bytes += size
+
+
+def read_index(data: bytes, file: File, base: Offset, end: int, interval: int) -> SegmentIndex:
+    """The entries before `end`: from the index file's `data`, then from the batches. Any thread may
+    call it."""
+    part = SegmentIndex(HEADER_BYTES, interval)
+    part._load_blocks(data, base, end)
+    part._walk(file, part.saved_to, end)
+    return part

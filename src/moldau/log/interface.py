@@ -129,6 +129,15 @@ class CheckTask(Protocol):
     def run(self) -> None: ...
 
 
+class PrefetchTask(CheckTask, Protocol):
+    """Prepares a read: made by begin_prefetch, run in any thread, passed to end_check."""
+
+    @property
+    def bytes_max(self) -> int:
+        """The read has no more data than this, except for its first batch."""
+        ...
+
+
 class PartitionLog(Protocol):
     """The log of one partition."""
 
@@ -290,8 +299,8 @@ class PartitionLog(Protocol):
         """The offset at which to continue. Raises CorruptionError if a batch is corrupt."""
         ...
 
-    def begin_prefetch(self, offset: Offset, bytes_max: int) -> CheckTask | None:
-        """A check, for a thread, after which a read at `offset` is fast: of batches that were not
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> PrefetchTask | None:
+        """A task for a thread, after which a read at `offset` is fast: of batches that were not
         checked since the start, or are not in the page cache. None if there is nothing to do."""
         ...
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.flush_mark import HEADER_BYTES
 from moldau.log.interface import CheckTask, LogRead, TimestampedOffset
+from moldau.log.prefetch import Prefetch, is_warm
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.log.scrub import SegmentCheck
 from moldau.log.segment import Segment
@@ -24,6 +25,8 @@ POSITIONS_MAX = 64
 CLOSED_LOADED_MAX = 3
 """Closed segments that keep a descriptor and an index in memory."""
 _HEADER_CHUNK_BYTES = 16 * 1024
+_RECENT_BYTES_MAX = 64 * 1024
+"""A reader that is so close to the end, where it was before, reads what was just written."""
 _NOTHING = LogRead(b"", 0)
 
 
@@ -170,39 +173,57 @@ class LogReader:
 
     def end_check(self, task: CheckTask) -> Offset:
         state = self._state
-        if not isinstance(task, SegmentCheck):
+        if not isinstance(task, (SegmentCheck, Prefetch)):
             raise TypeError(f"{task!r} was not begun by this log")
         segment = task.segment
         if task.truncations != state.truncations or segment not in state.segments:
             # The bytes may have changed during the check: ignore its result.
             return max(task.next_offset, state.start_offset)
+        if isinstance(task, Prefetch):
+            self._end_prefetch(task)
+            return task.next_offset
         if task.damage:
             raise segment.damaged(task.reached, task.damage)
         segment.note_checked(task.start, task.reached)
         is_whole = task.reached == task.limit and segment is not state.active
         return segment.end_offset if is_whole else task.next_offset
 
-    def begin_prefetch(self, offset: Offset, bytes_max: int) -> SegmentCheck | None:
+    def begin_prefetch(self, offset: Offset, bytes_max: int) -> Prefetch | None:
         state = self._state
+        position: int | None
         known = self._positions.get(offset) if self._positions else None
         if known is None or (known[1] >= known[0].position and known[0] is not state.active):
-            if state.is_closed or not state.start_offset <= offset < state.synced_offset:
+            if state.is_closed or not state.start_offset <= offset < state.end_offset:
                 return None
             segment = self._segment_of(offset)
-            position = segment.position_of(offset)[1]
+            position = segment.position_near(offset)
+            # The batch with the offset begins a little later.
+            bytes_max += segment.index.interval
         else:
             segment, position = known
-        if segment is state.active and position >= segment.old_end:
-            # Written by this process recently, which is what most readers want.
-            return None
-        limit = state.synced_position if segment is state.active else segment.position
-        size = min(bytes_max, limit - position)
-        if size <= 0 or (
-            segment.is_checked(position, position + size)
-            and segment.file().is_cached(size, position)
+        limit = segment.position
+        if (
+            known is not None
+            and segment is state.active
+            and limit - known[1] <= _RECENT_BYTES_MAX
+            and known[1] >= segment.old_end
         ):
+            # A reader that keeps up: this process wrote the rest a moment ago.
             return None
-        return SegmentCheck(segment, position, limit, size, state.truncations)
+        if position is not None and is_warm(segment, position, limit, bytes_max):
+            return None
+        return Prefetch(segment, offset, position, limit, bytes_max, state.truncations)
+
+    def _end_prefetch(self, task: Prefetch) -> None:
+        segment = task.segment
+        if task.index is not None:
+            segment.index.adopt(task.index, task.index_end)
+        if task.file is not None:
+            segment.adopt_file(task.file)
+        if task.damage:
+            raise segment.damaged(task.reached, task.damage)
+        if task.reached > task.start:
+            segment.note_checked(task.start, task.reached)
 
     # ---- lookups
 

@@ -9,7 +9,7 @@ import re
 
 from moldau.log.filesystem import File, Files
 from moldau.log.flush_mark import HEADER_BYTES, SLOT_BYTES, FlushMark, decode_mark, encode_mark
-from moldau.log.index import SegmentIndex
+from moldau.log.index import SegmentIndex, read_index
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
@@ -111,6 +111,20 @@ class Segment:
             self._file = self._files.open(self.path)
         return self._file
 
+    @property
+    def opened_file(self) -> File | None:
+        """The open file, if it is open."""
+        return self._file
+
+    def open_again(self) -> File:
+        """The file, opened a second time. Changes nothing: any thread may call it."""
+        return self._files.open(self.path)
+
+    def adopt_file(self, file: File) -> None:
+        """Use what open_again opened, unless the file is open."""
+        if self._file is None:
+            self._file = file
+
     def create(self) -> File:
         """Create the file; its name is durable after the next sync of the directory."""
         self._file = self._files.open(self.path, create=True)
@@ -161,11 +175,16 @@ class Segment:
 
     def loaded_index(self) -> SegmentIndex:
         """The complete index: from its file where that is valid, otherwise from the batches."""
-        if self.index.loaded_from > HEADER_BYTES:
-            path = self._path + INDEX_SUFFIX
-            data = self._files.read(path) if self._files.exists(path) else b""
-            self.index.load(data, self.file(), self.base_offset)
+        end = self.index.loaded_from
+        if end > HEADER_BYTES:
+            self.index.adopt(self.read_index(self.file(), end), end)
         return self.index
+
+    def read_index(self, file: File, end: int) -> SegmentIndex:
+        """The entries before `end`, from the disk. Changes nothing: any thread may call it."""
+        path = self._path + INDEX_SUFFIX
+        data = self._files.read(path) if self._files.exists(path) else b""
+        return read_index(data, file, self.base_offset, end, self.index.interval)
 
     def save_index(self, covered_to: int) -> None:
         """Append the entries for flushed data up to `covered_to` to the index file."""
@@ -200,6 +219,15 @@ class Segment:
             if header.next_offset > offset:
                 return header.base_offset, place
         raise self.damaged(position, "no batch contains an offset that the index lists")
+
+    def position_near(self, offset: Offset) -> int | None:
+        """Where a batch begins at or shortly before `offset`, without a look at the disk; None if
+        the index has to be loaded for that."""
+        entry = self.index.floor_offset(offset)
+        if entry is not None:
+            return entry[1]
+        is_known = offset <= self.base_offset or self.index.loaded_from <= HEADER_BYTES
+        return HEADER_BYTES if is_known else None
 
     def boundary_before(self, position: int, limit: int) -> tuple[Offset, int]:
         """Last batch boundary after the batch at `position` and not beyond `limit`; the end of

@@ -25,6 +25,7 @@ from moldau.records.batch import BatchFormatError, BatchHeader, crc_matches
 from moldau.records.compression import Codec
 from moldau.records.record import Headers, Record
 from moldau.replica.aborted_transactions import AbortedTransaction
+from moldau.replica.cold_reads import read_cold
 from moldau.replica.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -308,6 +309,15 @@ class QueueReader:
             return [], start
         if position >= stable:
             return [], position
+        task = replica.log.begin_prefetch(position, bytes_max)
+        if task is not None:
+            await read_cold(self._loop, (task,))
+            if not replica.is_leader:
+                raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            replica.log.end_check(task)
+            start = replica.log.start_offset
+            if position < start:
+                return [], start
         read = replica.log.read(position, bytes_max, stable)
         if not read.size:
             # Compaction removed everything up to the end.

@@ -13,6 +13,7 @@ from moldau.log.interface import CheckTask
 from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError
 from moldau.raft.events import SendAppend, SendSnapshot
+from moldau.replica.cold_reads import read_cold
 from moldau.replica.core_stepper import CoreStepper
 from moldau.replica.peer_send_queue import Peer
 from moldau.replica.raft_group import RaftGroup
@@ -50,7 +51,7 @@ class ColdSends:
 
     def _read(self, peer: Peer, group: RaftGroup, bulk: SendAppend, task: CheckTask) -> None:
         peer.reading.add(group)
-        reading = self._loop.run_in_executor(None, task.run)
+        reading = read_cold(self._loop, (task,))
         reading.add_done_callback(partial(self._end_read, peer, group, bulk, task))
 
     def _end_read(

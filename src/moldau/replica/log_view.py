@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from moldau.log.disk_log import read_slice
-from moldau.log.interface import CheckTask, ControlEntry, ControlKind, LogStart, PartitionLog
+from moldau.log.interface import ControlEntry, ControlKind, LogStart, PartitionLog, PrefetchTask
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import Epoch, Offset, RaftIndex
 from moldau.model.slices import Chunk, FileSlice
@@ -159,7 +159,7 @@ class GroupLog:
         self._last_read = (start, bytes_max, end, reading) if is_small else None
         return reading
 
-    def begin_prefetch(self, start: RaftIndex, bytes_max: int) -> CheckTask | None:
+    def begin_prefetch(self, start: RaftIndex, bytes_max: int) -> PrefetchTask | None:
         """A look, for a thread, that makes a read from `start` on a quick one; mostly None."""
         last = self._last_read
         if last is not None and last[0] == start:
@@ -189,6 +189,9 @@ class GroupLog:
                 place += 1
                 continue
             offset = max(log.offset_of(index), log.start_offset)
+            if chunks and log.begin_prefetch(offset, bytes_max - size) is not None:
+                # The next Append, for which a thread reads it first.
+                break
             limit = controls[place].offset if place < len(controls) else log.end_offset
             read = log.read(offset, max(1, bytes_max - size), limit)
             if not read.size:

@@ -5,7 +5,6 @@ decodes, so that searches share what they may take from everything else.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +23,7 @@ from moldau.data.stored_batches import bytes_of
 from moldau.model.clock import Clock
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, Offset
+from moldau.model.polite_thread import politely
 from moldau.net.peers.caller import decode_request
 from moldau.records.batch import BatchFormatError
 from moldau.replica.replica import Replica
@@ -39,8 +39,6 @@ SEARCHES_MAX: Final = 32
 HITS_BYTES_MAX: Final = 2 * 1024 * 1024
 """Of one request; the last hit may exceed it."""
 _LIMIT_MAX: Final = 10_000
-_SWITCH_SECONDS: Final = 0.0001
-"""After which the thread of searches lets go of the interpreter, if others want to run."""
 _TRIES_MAX: Final = 3
 """Of a read below the start of the log, which retention may move."""
 
@@ -322,19 +320,14 @@ def stored_of(result: PartitionFetchResult) -> Stored:
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """The result of `work`, done by the thread of searches. Raises RefusedError."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_thread, partial(_politely, work, *arguments))
+    return await loop.run_in_executor(_thread, partial(_refusing, work, *arguments))
 
 
-def _politely(work: Callable[..., T], *arguments: Any) -> T:
-    interval = sys.getswitchinterval()
-    # Whenever the event loop wakes up, this thread has to let it run. It is the only such thread.
-    sys.setswitchinterval(_SWITCH_SECONDS)
+def _refusing(work: Callable[..., T], *arguments: Any) -> T:
     try:
-        return work(*arguments)
+        return politely(partial(work, *arguments))
     except BatchFormatError as error:
         raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _failed(each: PieceWanted, error: RefusedError) -> Piece:
