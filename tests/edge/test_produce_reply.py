@@ -3,7 +3,7 @@
 import pytest
 from chunks import joined
 
-from moldau.edge.kafka.produce_reply import single_reply
+from moldau.edge.kafka.produce_reply import template_of
 from moldau.wire.framing import frame_response
 from moldau.wire.messages.produce import (
     ProduceResponse,
@@ -29,5 +29,5 @@ def test_it_equals_the_encoded_response(version: int, topic: str) -> None:
         chunks = frame_response(ApiKey.PRODUCE, version, correlation, response.encode(version))
         expected = joined(chunks)
         for _ in range(2):
-            got = single_reply(version, topic, 5, correlation, offset, time, start)
-            assert bytes(got) == expected
+            got = template_of(version, topic, 5).fill(correlation, offset, time, start)
+            assert got == expected

@@ -23,7 +23,9 @@ from moldau.replica.raft_replica import Proposal
 from moldau.replica.replica import LAG_MS_MAX
 from moldau.replica.verification_guards import VerificationGuard
 
-ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
 _RATIO_MAX: Final = 64
 """What real data may gain by compression, beyond what a batch may have anyway."""
 _OPENED_BYTES: Final = 2 * MESSAGE_BYTES_MAX

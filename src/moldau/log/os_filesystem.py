@@ -8,23 +8,24 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from moldau.log.filesystem import Buffer, write_all
 from moldau.model.slices import HasDescriptor
 
-READ_BYTES_MAX = 1 << 30
+READ_BYTES_MAX: Final = 1 << 30
 """Linux transfers at most 2 GiB - 4 KiB in one call; larger reads take several."""
-BUFFERS_PER_WRITE_MAX = 1024
+BUFFERS_PER_WRITE_MAX: Final = 1024
 """IOV_MAX of Linux: more buffers than this fail with EINVAL."""
-REPLACEMENT_SUFFIX = ".tmp"
+REPLACEMENT_SUFFIX: Final = ".tmp"
 """After a crash, a file with this suffix is a leftover and is overwritten next time."""
-_SAMPLE_BYTES = 256 * 1024
+_SAMPLE_BYTES: Final = 256 * 1024
 """What is between two samples is cached as well, nearly always: pages go in the order they came."""
-_PAGE_BYTES = 4096
+_PAGE_BYTES: Final = 4096
 _SAMPLE = [bytearray(1)]
-_REMOVE_TRIES = 10
-_FILE_MODE = 0o600
-_DIRECTORY_MODE = 0o700
+_REMOVE_TRIES: Final = 10
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
 
 
 class OsFile:

@@ -7,6 +7,7 @@ first write after opening, a zero-fill where the batch would go) is behind one c
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from moldau.log.disk_log_state import DiskLogState
 from moldau.log.filesystem import Buffer
@@ -19,13 +20,13 @@ from moldau.model.errors import StorageError
 from moldau.model.ids import Epoch, Offset, RaftIndex, TimestampMs
 from moldau.records.batch import BatchHeader
 
-POSITION_MAX = (1 << 32) - 1
+POSITION_MAX: Final = (1 << 32) - 1
 """Positions are stored in 32 bits; a segment rolls before."""
-FILL_FIRST_BYTES = 64 * 1024
-FILL_BYTES_MAX = 1024 * 1024
-FILL_ROOM_MIN = 16 * 1024
+FILL_FIRST_BYTES: Final = 64 * 1024
+FILL_BYTES_MAX: Final = 1024 * 1024
+FILL_ROOM_MIN: Final = 16 * 1024
 """With less room before the zeros, appends would have to wait for the filling thread."""
-FILL_GROUP_BYTES_MAX = 256 * 1024
+FILL_GROUP_BYTES_MAX: Final = 256 * 1024
 """Larger flushes are as fast without zeros, which would double the bytes written."""
 
 

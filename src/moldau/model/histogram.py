@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-SECONDS: Final = (
+SECONDS: Final[tuple[float, ...]] = (
     0.0001,
     0.00025,
     0.0005,
@@ -24,7 +24,7 @@ SECONDS: Final = (
 )
 """Upper bounds of the buckets; a last one counts longer durations."""
 
-SHORTEST: Final = SECONDS[0]
+SHORTEST: Final = 0.0001
 """Durations up to this belong to the first bucket."""
 
 
@@ -34,13 +34,17 @@ class Histogram:
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
+        self.counts: list[int] = [0] * (len(SECONDS) + 1)
         """Per bucket, not cumulative."""
         self.sum = 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
         """`count` times the same duration."""
-        self.counts[bisect_left(SECONDS, seconds)] += count
+        if seconds <= SHORTEST:
+            # Nearly always.
+            self.counts[0] += count
+        else:
+            self.counts[bisect_left(SECONDS, seconds)] += count
         self.sum += seconds * count
 
 

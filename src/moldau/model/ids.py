@@ -1,6 +1,6 @@
 """Identifier types: the type checker rejects code that mixes two of them."""
 
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 BrokerId = NewType("BrokerId", int)
 PartitionIndex = NewType("PartitionIndex", int)
@@ -18,11 +18,11 @@ TopicId = NewType("TopicId", bytes)
 LogId = NewType("LogId", int)
 """One replica's log; a log that is lost and created again has another id."""
 
-NO_EPOCH = Epoch(-1)
-FIRST_LOG = LogId(0)
+NO_EPOCH: Final = Epoch(-1)
+FIRST_LOG: Final = LogId(0)
 """A log that was created together with its group. Later ones have random ids."""
-NO_TIMESTAMP = TimestampMs(-1)
-NO_TOPIC_ID = TopicId(bytes(16))
+NO_TIMESTAMP: Final = TimestampMs(-1)
+NO_TOPIC_ID: Final = TopicId(bytes(16))
 
 
 class TopicPartition(NamedTuple):

@@ -20,7 +20,7 @@ import struct
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.model import log_events as events
 from moldau.model.clock import Clock
@@ -41,17 +41,17 @@ from moldau.net.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-_KIND_BYTES = 2
-_unpack_length = struct.Struct(">i").unpack_from
-_unpack_kind = struct.Struct(">h").unpack_from
-ALL_OVERLAP = -1
-NONE_OVERLAP = -2
-_TLS_LENGTHS = range(0x16030000, 0x16030500)
+_KIND_BYTES: Final = 2
+_unpack_length: Final = struct.Struct(">i").unpack_from
+_unpack_kind: Final = struct.Struct(">h").unpack_from
+ALL_OVERLAP: Final = -1
+NONE_OVERLAP: Final = -2
+_TLS_LENGTHS: Final = range(0x16030000, 0x16030500)
 """The first bytes of a TLS handshake, read as the length of a request."""
-_TURN_SECONDS_MAX = 0.005
+_TURN_SECONDS_MAX: Final = 0.005
 """Frames of one connection are handled for this long before it yields to the others."""
-_MUTE_SECONDS_MIN = 0.001
-_MUTE_SECONDS_MAX = 1.0
+_MUTE_SECONDS_MIN: Final = 0.001
+_MUTE_SECONDS_MAX: Final = 1.0
 
 
 def _event(level: int) -> dict[str, object] | None:
@@ -250,7 +250,7 @@ class Connection(SocketWriter):
         turn_ends = began + _TURN_SECONDS_MAX
         handled = 0
         while end - position >= LENGTH_BYTES:
-            (size,) = _unpack_length(view, position)
+            size: int = _unpack_length(view, position)[0]
             if not 0 < size <= request_bytes_max:
                 if size in _TLS_LENGTHS:
                     raise _TlsWithoutTlsError
@@ -259,7 +259,7 @@ class Connection(SocketWriter):
             if frame_end > end or self._paused:
                 break
             if replies and self.overlaps != ALL_OVERLAP and size >= _KIND_BYTES:
-                (kind,) = _unpack_kind(view, position + LENGTH_BYTES)
+                kind: int = _unpack_kind(view, position + LENGTH_BYTES)[0]
                 if kind != self.overlaps and self._must_wait(kind):
                     break
             self._frame_bytes = size

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from moldau.log.interface import ControlKind, LogConfig, PartitionLog
 from moldau.model.clock import Clock
@@ -62,11 +62,11 @@ from moldau.replica.stamping import check_anonymous, stamp_all
 from moldau.replica.verification_guards import VerificationGuard, VerificationGuards
 
 _new_header = tuple.__new__
-_HEARD_MS_MAX = 10_000
-_SNAPSHOT_BYTES = 64 * 1024 * 1024
+_HEARD_MS_MAX: Final = 10_000
+_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
 
-LAG_MS_MAX = 10_000
+LAG_MS_MAX: Final = 10_000
 """A follower that was behind for longer is not in sync."""
 
 

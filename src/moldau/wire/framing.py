@@ -6,27 +6,31 @@ client that uses a newer version must be able to read the error.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
+from moldau.wire.decoder import TAKE
 from moldau.wire.registry import APIS, NEVER_FLEXIBLE, ApiKey
 from moldau.wire.schema import Request
 from moldau.wire.varint import read_tags_end
 
-LENGTH_BYTES = 4
-BODY_UNKNOWN = -1
+LENGTH_BYTES: Final = 4
+BODY_UNKNOWN: Final = -1
 
-_FIXED = struct.Struct(">hhih")
-_IDENTITY = struct.Struct(">hhi")
-_RESPONSE_OLD = struct.Struct(">ii")
-_RESPONSE_FLEXIBLE = struct.Struct(">iix")
-_CORRELATION = struct.Struct(">i")
-_FIRST_CHUNK_JOINED_BYTES_MAX = 64 * 1024
+_FIXED: Final = struct.Struct(">hhih")
+_unpack_fixed: Final = _FIXED.unpack_from
+_IDENTITY: Final = struct.Struct(">hhi")
+_RESPONSE_OLD: Final = struct.Struct(">ii")
+_RESPONSE_FLEXIBLE: Final = struct.Struct(">iix")
+_CORRELATION: Final = struct.Struct(">i")
+_TAKE: Final = TAKE
+_TAKE_SIZES: Final = len(TAKE)
+_FIRST_CHUNK_JOINED_BYTES_MAX: Final = 64 * 1024
 
 # Per key, as plain tuples and numbers, because these two are used for every request.
-_REQUEST_RULES = {int(key): (*api.versions, api.flexible) for key, api in APIS.items()}
-_RESPONSE_FLEXIBLE_FIRST = {
+_REQUEST_RULES: Final = {int(key): (*api.versions, api.flexible) for key, api in APIS.items()}
+_RESPONSE_FLEXIBLE_FIRST: Final = {
     int(key): NEVER_FLEXIBLE if key == ApiKey.API_VERSIONS else api.flexible
     for key, api in APIS.items()
 }
@@ -43,18 +47,31 @@ class RequestHeader(NamedTuple):
     """BODY_UNKNOWN if the API or its version is unknown: then only the first three are set."""
 
 
+RequestFields = tuple[int, int, int, str | None, int]
+"""Those of a RequestHeader, in the same order."""
+
+
 def read_request_header(frame: memoryview) -> RequestHeader:
     """Read the header of `frame`, given without its length."""
+    return RequestHeader(*read_request_fields(frame))
+
+
+def read_request_fields(frame: memoryview) -> RequestFields:
+    """As read_request_header, for every request of a broker: without an object for its result."""
     size = len(frame)
     if size < 10:
         return _read_identity(frame)
-    api_key, version, correlation_id, length = _FIXED.unpack_from(frame)
+    api_key: int
+    version: int
+    correlation_id: int
+    length: int
+    api_key, version, correlation_id, length = _unpack_fixed(frame)
     rules = _REQUEST_RULES.get(api_key)
     if rules is None:
-        return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+        return api_key, version, correlation_id, None, BODY_UNKNOWN
     first, last, flexible = rules
     if not first <= version <= last:
-        return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+        return api_key, version, correlation_id, None, BODY_UNKNOWN
     position = 10
     client_id: str | None = None
     if length >= 0:
@@ -62,7 +79,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         if position > size:
             raise PeerProtocolError("the client id exceeds the end of the request")
         try:
-            client_id = frame[10:position].tobytes().decode()
+            client_id = take(frame, 10, length).decode()
         except UnicodeDecodeError as error:
             raise PeerProtocolError(f"the client id is not UTF-8: {error}") from error
     elif length != -1:
@@ -76,10 +93,20 @@ def read_request_header(frame: memoryview) -> RequestHeader:
                 position = read_tags_end(frame, position)
             except IndexError as end:
                 raise PeerProtocolError("the request ends inside its header") from end
-    return RequestHeader(api_key, version, correlation_id, client_id, position)
+    return api_key, version, correlation_id, client_id, position
 
 
-def _read_identity(frame: memoryview) -> RequestHeader:
+def take(frame: memoryview, position: int, size: int) -> bytes:
+    """A copy of a part of a frame, which has it: nearly always a short one."""
+    taken: bytes
+    if size < _TAKE_SIZES:
+        taken = _TAKE[size](frame, position)[0]
+    else:
+        taken = bytes(frame[position : position + size])
+    return taken
+
+
+def _read_identity(frame: memoryview) -> RequestFields:
     """The header of a frame that is too short for a known API: only the fixed part."""
     if len(frame) < _IDENTITY.size:
         raise PeerProtocolError(f"a request of {len(frame)} bytes is shorter than a header")
@@ -87,7 +114,7 @@ def _read_identity(frame: memoryview) -> RequestHeader:
     api = APIS.get(api_key)
     if api is not None and version in api.versions:
         raise PeerProtocolError("the request ends inside its header")
-    return RequestHeader(api_key, version, correlation_id, None, BODY_UNKNOWN)
+    return api_key, version, correlation_id, None, BODY_UNKNOWN
 
 
 def frame_response(

@@ -1,8 +1,10 @@
 """Unsigned varints of flexible versions: at most five bytes, 32 bits."""
 
+from typing import Final
+
 from moldau.model.errors import PeerProtocolError
 
-_UNSIGNED_MAX = 0xFFFFFFFF
+_UNSIGNED_MAX: Final = 0xFFFFFFFF
 
 
 def read_uvarint(data: memoryview, position: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from time import perf_counter
+from typing import Any, Final
 
 from moldau.api.quotas import CLIENT_ID, ON_STEP, Quotas, timed
 from moldau.api.session import OPEN_LISTENER, ListenerAccess, Session, Sessions
@@ -20,11 +21,28 @@ from moldau.model.errors import PeerProtocolError
 from moldau.model.histogram import Histogram
 from moldau.net.connection import NONE_OVERLAP, Connection
 from moldau.security.principal import ANONYMOUS, Principal
-from moldau.wire.framing import frame_response, read_request_header
+from moldau.wire.framing import frame_response, read_request_fields
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response
 
 log = logging.getLogger(__name__)
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+
+
+class _Served:
+    """An API, as it is needed for every request."""
+
+    __slots__ = ("count", "decoders", "first", "handle", "last", "request", "seconds", "shortcut")
+
+    def __init__(self, api: Api) -> None:
+        self.handle = api.handle
+        self.request = api.request
+        self.decoders = api.request.DECODERS
+        self.shortcut = api.shortcut
+        self.first, self.last = api.versions
+        self.seconds = Histogram()
+        self.count = 0
 
 
 class Dispatcher:
@@ -41,45 +59,45 @@ class Dispatcher:
         self._sessions: dict[Connection, Session] = {}
         self._quotas = quotas
         self._large = large or LargeRequests()
-        self._seconds = {key: Histogram() for key in apis}
-        self._apis = {
-            key: (api.handle, api.request, *api.versions, self._seconds[key])
-            for key, api in apis.items()
-        }
+        self._apis = {key: _Served(api) for key, api in apis.items()}
         self._deadlines = Deadlines()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counts = dict.fromkeys(apis, 0)
 
     def requests_by_api(self) -> dict[str, int]:
         """Since the start; without unsupported APIs and versions."""
-        return {ApiKey(key).title: count for key, count in self._counts.items()}
+        return {ApiKey(key).title: api.count for key, api in self._apis.items()}
 
     def seconds_by_api(self) -> dict[str, Histogram]:
         """From the request to its reply, if it needs one."""
-        return {ApiKey(key).title: seconds for key, seconds in self._seconds.items()}
+        return {ApiKey(key).title: api.seconds for key, api in self._apis.items()}
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         quotas = self._quotas
         # The time of decoding counts.
         began = None if quotas is None or quotas.active is None else perf_counter()
-        key, version, correlation_id, client_id, position = read_request_header(frame)
+        key, version, correlation_id, client_id, position = read_request_fields(frame)
         api = self._apis.get(key)
-        if api is None or not api[2] <= version <= api[3]:
+        if api is None or not api.first <= version <= api.last:
             self._refuse(connection, key, version, correlation_id)
             return
-        self._counts[key] += 1
+        api.count += 1
         traffic = connection.traffic
         if traffic.client_id != client_id:
             traffic.called(client_id)
         # Appends keep their order while they wait for other brokers. All other requests are handled
         # after the earlier ones of the connection are done.
-        connection.overlaps = key if key == ApiKey.PRODUCE else NONE_OVERLAP
-        decode = api[1].DECODERS.get(version)
-        if decode is None:
-            request = api[1].decode(frame, version, position)
-        else:
-            # Message.decode, inlined.
-            request = decode(frame, position)
+        connection.overlaps = key if key == _PRODUCE else NONE_OVERLAP
+        request: Any = None
+        shortcut = api.shortcut
+        if shortcut is not None and began is None:
+            request = shortcut(frame, version, position)
+        if request is None:
+            decode = api.decoders.get(version)
+            if decode is None:
+                request = api.request.decode(frame, version, position)
+            else:
+                # Message.decode, inlined.
+                request = decode(frame, position)
         session = self._sessions.get(connection)
         if session is None:
             session = self._begin_session(connection, ANONYMOUS)
@@ -91,12 +109,12 @@ class Dispatcher:
             correlation_id,
             client_id,
             self._deadlines,
-            api[4],
+            api.seconds,
         )
         if began is not None and (throttle := self._throttle(call, began)) is not None:
-            self._handle_throttled(call, throttle, api[0], request, len(frame))
+            self._handle_throttled(call, throttle, api.handle, request, len(frame))
             return
-        result = api[0](call, request)
+        result = api.handle(call, request)
         if result is None:
             return
         if isinstance(result, Response):

@@ -11,18 +11,20 @@ A handler is a function `handle(call, request)`:
 from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import Deadlines
 from moldau.edge.kafka.throttle import Throttle
-from moldau.model.histogram import SECONDS, Histogram
+from moldau.model.histogram import SECONDS, SHORTEST, Histogram
 from moldau.model.slices import Chunk
 from moldau.net.connection import Connection
 from moldau.net.replies import DeferredReply
 from moldau.wire.framing import frame_response
 from moldau.wire.registry import ApiKey
 from moldau.wire.schema import Request, Response
+
+_now: Final = perf_counter
 
 
 class Call:
@@ -51,7 +53,7 @@ class Call:
         deadlines: Deadlines,
         seconds: Histogram,
     ) -> None:
-        self.began = perf_counter()
+        self.began = _now()
         self.session = session
         self.connection = connection
         self.api_key = api_key
@@ -92,9 +94,13 @@ class Call:
     def record_duration(self) -> None:
         """For handlers that reply directly on the connection."""
         # Histogram.add, inlined.
-        seconds = perf_counter() - self.began
-        self.seconds.counts[bisect_left(SECONDS, seconds)] += 1
-        self.seconds.sum += seconds
+        histogram = self.seconds
+        seconds = _now() - self.began
+        if seconds <= SHORTEST:
+            histogram.counts[0] += 1
+        else:
+            histogram.counts[bisect_left(SECONDS, seconds)] += 1
+        histogram.sum += seconds
 
     def reply(self, response: Response) -> None:
         if getattr(response, "error_code", 0):
@@ -121,6 +127,10 @@ def host_of(connection: Connection) -> str:
 
 Handle = Callable[[Call, Any], Response | Coroutine[Any, Any, Response | None] | None]
 
+Shortcut = Callable[[memoryview, int, int], object | None]
+"""Reads a request that is often sent from its frame, version and position: for the handler, as what
+it likes. None: the request has to be decoded. Not called for clients with a quota."""
+
 
 class Api(NamedTuple):
     request: type[Request]
@@ -129,6 +139,7 @@ class Api(NamedTuple):
     handle: Handle
     advertised_from: int | None = None
     """First advertised version, where it must differ from the first served."""
+    shortcut: Shortcut | None = None
     note: str = ""
     """For the compatibility table: differences from Kafka."""
 

@@ -1,5 +1,7 @@
 """The response to a produce request: sent when its last partition is settled."""
 
+from typing import Final
+
 from moldau.api.types import ACKS_NONE
 from moldau.edge.kafka.handler import Call
 from moldau.edge.kafka.partition_leaders import LEADER_CHANGED, current_leader
@@ -13,8 +15,8 @@ from moldau.wire.messages.produce import (
     ProduceTopic,
 )
 
-TOPIC_IDS_FROM = 13
-_LEADERS_FROM = 10
+TOPIC_IDS_FROM: Final = 13
+_LEADERS_FROM: Final = 10
 
 
 class PendingProduce:

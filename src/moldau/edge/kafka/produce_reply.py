@@ -5,6 +5,7 @@ third of its cost. The template is made by the ordinary codec, with marks where 
 """
 
 import struct
+from typing import Final
 
 from moldau.model.slices import FileSlice
 from moldau.wire.framing import frame_response
@@ -15,51 +16,67 @@ from moldau.wire.messages.produce import (
 )
 from moldau.wire.registry import ApiKey
 
-_MARK = 0x0123456789ABCDEF
-_LOG_START_FROM = 5
-_CORRELATION_AT = 4
-_TEMPLATES_MAX = 4096
-
-_pack_correlation = struct.Struct(">i").pack_into
-_pack_old = struct.Struct(">qq").pack_into
-_pack_numbers = struct.Struct(">qqq").pack_into
-
-_templates: dict[tuple[int, str, int], tuple[bytes, int]] = {}
+_MARK: Final = 0x0123456789ABCDEF
+_LOG_START_FROM: Final = 5
+_CORRELATION_AT: Final = 4
+_CORRELATION_END: Final = 8
+_TEMPLATES_MAX: Final = 4096
 
 
-def single_reply(
-    version: int,
-    topic: str,
-    partition: int,
-    correlation_id: int,
-    base_offset: int,
-    append_time: int,
-    start_offset: int,
-) -> bytearray:
-    """The whole frame of a successful append at `base_offset`."""
+class ReplyTemplate:
+    """A frame, in the parts that are between the numbers."""
+
+    __slots__ = ("_between", "_has_start", "_head", "_pack", "_tail")
+
+    def __init__(self, frame: bytes, numbers_at: int, numbers: int) -> None:
+        tail_at = numbers_at + numbers * 8
+        self._head = frame[:_CORRELATION_AT]
+        self._between = frame[_CORRELATION_END:numbers_at]
+        self._tail = frame[tail_at:]
+        self._has_start = numbers > 2
+        between, tail = len(self._between), len(self._tail)
+        # One call for all of it.
+        self._pack = struct.Struct(f">4si{between}s{numbers}q{tail}s").pack
+
+    def fill(
+        self, correlation_id: int, base_offset: int, append_time: int, start_offset: int
+    ) -> bytes:
+        """The whole frame of a successful append at `base_offset`."""
+        if self._has_start:
+            return self._pack(
+                self._head,
+                correlation_id,
+                self._between,
+                base_offset,
+                append_time,
+                start_offset,
+                self._tail,
+            )
+        return self._pack(
+            self._head, correlation_id, self._between, base_offset, append_time, self._tail
+        )
+
+
+_templates: Final[dict[tuple[int, str, int], ReplyTemplate]] = {}
+
+
+def template_of(version: int, topic: str, partition: int) -> ReplyTemplate:
     template = _templates.get((version, topic, partition))
     if template is None:
         template = _make_template(version, topic, partition)
-    reply = bytearray(template[0])
-    _pack_correlation(reply, _CORRELATION_AT, correlation_id)
-    if version >= _LOG_START_FROM:
-        _pack_numbers(reply, template[1], base_offset, append_time, start_offset)
-    else:
-        _pack_old(reply, template[1], base_offset, append_time)
-    return reply
+        if len(_templates) >= _TEMPLATES_MAX:
+            _templates.clear()
+        _templates[version, topic, partition] = template
+    return template
 
 
-def _make_template(version: int, topic: str, partition: int) -> tuple[bytes, int]:
+def _make_template(version: int, topic: str, partition: int) -> ReplyTemplate:
     answer = ProduceResponsePartition(
         index=partition, base_offset=_MARK, log_append_time_ms=_MARK, log_start_offset=_MARK
     )
     response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[answer])])
     chunks = frame_response(ApiKey.PRODUCE, version, 0, response.encode(version))
     frame = b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
-    marks = _MARK.to_bytes(8, "big") * (3 if version >= _LOG_START_FROM else 2)
+    numbers = 3 if version >= _LOG_START_FROM else 2
     # The last match: a topic name may look like the marks, but comes before them.
-    template = (frame, frame.rindex(marks))
-    if len(_templates) >= _TEMPLATES_MAX:
-        _templates.clear()
-    _templates[version, topic, partition] = template
-    return template
+    return ReplyTemplate(frame, frame.rindex(_MARK.to_bytes(8, "big") * numbers), numbers)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.api.types import ACKS_ALL, ACKS_NONE
+from moldau.edge.kafka.deadlines import Settle
 from moldau.edge.kafka.handler import Api, Call
 from moldau.edge.kafka.large_requests import NAMES_MAX, Steps, begin, finish
 from moldau.edge.kafka.pending_produce import (
@@ -15,7 +16,8 @@ from moldau.edge.kafka.pending_produce import (
     topic_name,
     with_leaders,
 )
-from moldau.edge.kafka.produce_reply import single_reply
+from moldau.edge.kafka.produce_reply import template_of
+from moldau.edge.kafka.produce_request import KnownProduce, SingleProduce, learn, read_single
 from moldau.edge.kafka.produce_transactional import handle_transactional
 from moldau.edge.kafka.turn_order import on_leave
 from moldau.model.errors import ErrorCode, RefusedError
@@ -24,7 +26,7 @@ from moldau.wire.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
-    ProduceTopic,
+    ProduceResponseTopic,
 )
 
 _LEFT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -34,8 +36,10 @@ _End = Callable[[], ProduceResponse | None]
 
 
 def handle(
-    call: Call, request: ProduceRequest
+    call: Call, request: ProduceRequest | SingleProduce
 ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
+    if isinstance(request, SingleProduce):
+        return _handle_single(call, request.known, request.records)
     acks = request.acks
     if not -1 <= acks <= 1:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -44,8 +48,12 @@ def handle(
     is_plain = transactional_id is None and call.throttle is None
     if is_plain and len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
         topic = request.topics[0]
-        if len(topic.partitions) == 1:
-            return _handle_single(call, acks, topic, request.timeout_ms)
+        if len(topic.partitions) == 1 and isinstance(
+            records := topic.partitions[0].records, memoryview
+        ):
+            index = topic.partitions[0].index
+            known = KnownProduce(acks, request.timeout_ms, topic.name, index)
+            return _handle_single(call, known, records)
     named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
     if named > NAMES_MAX:
         return _refuse_all(call, request, ErrorCode.INVALID_REQUEST)
@@ -79,37 +87,41 @@ async def _go_on(call: Call, steps: Steps[_End], *, may_leave: bool) -> ProduceR
     return (await finish(steps, are_long=True))()
 
 
-def _handle_single(
-    call: Call, acks: int, topic: ProduceTopic, timeout_ms: int
-) -> ProduceResponse | None:
+def _handle_single(call: Call, known: KnownProduce, records: memoryview) -> ProduceResponse | None:
     """One partition, as from un-batched producers: the fast path."""
-    partition = topic.partitions[0]
-    records = partition.records
+    acks = known.acks
     try:
-        if not isinstance(records, memoryview):
-            raise RefusedError(ErrorCode.INVALID_RECORD, "no record batch")
-        proposal = call.session.produce.append(topic.name, partition.index, records, acks)
+        proposal = call.session.produce.append(known.topic, known.partition, records, acks)
     except RefusedError as error:
         if acks == ACKS_NONE:
             close_failed(call, error)
             return None
-        return _response_of(call, topic, _refused(partition.index, error))
+        return _refused_single(call, known, error)
+    if not known.is_learned:
+        learn(known, call.version)
     if acks == ACKS_NONE:
         call.no_reply()
         return None
-    reply = single_reply(
-        call.version,
-        topic.name,
-        partition.index,
+    template = known.template
+    if template is None:
+        template = known.template = template_of(call.version, known.topic, known.partition)
+    reply = template.fill(
         call.correlation_id,
         proposal.base_offset,
         proposal.append_time,
         proposal.log_start_offset(),
     )
-    if acks != ACKS_ALL or proposal.is_acknowledged():
-        call.connection.reply((reply,))
-        call.record_duration()
+    if acks == ACKS_ALL and not proposal.is_acknowledged():
+        _reply_later(call, known, reply, proposal.when_acknowledged)
         return None
+    call.connection.reply((reply,))
+    call.record_duration()
+    return None
+
+
+def _reply_later(
+    call: Call, known: KnownProduce, reply: bytes, when_acknowledged: Callable[[Settle], None]
+) -> None:
     later = call.defer()
     deadlines = call.deadlines
 
@@ -119,18 +131,15 @@ def _handle_single(
             later.complete((reply,))
             call.record_duration()
         else:
-            answer = _refused(partition.index, RefusedError(code))
-            call.reply(_response_of(call, topic, answer))
+            call.reply(_refused_single(call, known, RefusedError(code)))
 
-    deadlines.add(later, timeout_ms, settle)
-    proposal.when_acknowledged(settle)
-    return None
+    deadlines.add(later, known.timeout_ms, settle)
+    when_acknowledged(settle)
 
 
-def _response_of(
-    call: Call, topic: ProduceTopic, refused: ProduceResponsePartition
-) -> ProduceResponse:
-    return with_leaders(call, ProduceResponse(topics=[response_topic(topic, [refused])]))
+def _refused_single(call: Call, known: KnownProduce, error: RefusedError) -> ProduceResponse:
+    topic = ProduceResponseTopic(name=known.topic, partitions=[_refused(known.partition, error)])
+    return with_leaders(call, ProduceResponse(topics=[topic]))
 
 
 def _handle_many(call: Call, acks: int, request: ProduceRequest) -> Steps[_End]:
@@ -216,6 +225,7 @@ API = Api(
     ProduceRequest,
     versions=(3, 13),
     handle=handle,
+    shortcut=read_single,
     # librdkafka before 2.0 disables compression if the minimum is above 0.
     advertised_from=0,
     note="0–2 are advertised for older librdkafka, but not served",

@@ -1,0 +1,142 @@
+"""A produce request that is read at once is what the codec decodes, and all others are decoded."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from chunks import joined
+
+from moldau.edge.kafka import produce_request
+from moldau.edge.kafka.produce_request import KnownProduce, learn, read_single
+from moldau.model.errors import PeerProtocolError
+from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+VERSIONS = range(3, 13)
+HEADER = b"a header, of any size"
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    produce_request._learned.clear()
+    for by_head in produce_request._by_version:
+        by_head.clear()
+
+
+def request(
+    *topics: str, acks: int = 1, index: int = 5, records: bytes | None = b"r" * 70
+) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1500,
+        topics=[
+            ProduceTopic(name=name, partitions=[ProducePartition(index=index, records=records)])
+            for name in topics
+        ],
+    )
+
+
+def framed(made: ProduceRequest, version: int) -> bytes:
+    return HEADER + joined(made.encode(version))
+
+
+def teach(name: str, version: int, acks: int = 1, index: int = 5) -> KnownProduce:
+    known = KnownProduce(acks, 1500, name, index)
+    learn(known, version)
+    return known
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("size", [1, 70, 126, 127, 128, 20_000])
+@pytest.mark.parametrize("name", ["t", "t" * 126])
+def test_it_is_what_the_codec_decodes(version: int, size: int, name: str) -> None:
+    records = random.Random(size).randbytes(size)
+    frame = memoryview(framed(request(name, records=records), version))
+    assert read_single(frame, version, len(HEADER)) is None, "nothing like it was decoded"
+    known = teach(name, version)
+    single = read_single(frame, version, len(HEADER))
+    decoded = ProduceRequest.decode(frame, version, len(HEADER))
+    assert single is not None
+    assert single.known is known
+    assert known.is_learned
+    assert decoded == request(name, records=bytes(single.records))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_request_is_decoded(version: int) -> None:
+    teach("t", version)
+    others = [
+        request("u"),
+        request("tt"),
+        request("t", acks=-1),
+        request("t", index=6),
+        request("t", records=None),
+        request("t", "t"),
+        request(),
+        request("t" * 249),
+    ]
+    with_id = request("t")
+    with_id.transactional_id = "x"
+    later = request("t")
+    later.timeout_ms = 1501
+    for other in (*others, with_id, later):
+        assert read_single(memoryview(framed(other, version)), version, len(HEADER)) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_frame_that_is_not_whole_or_has_more_is_decoded(version: int) -> None:
+    teach("t", version)
+    whole = framed(request("t"), version)
+    for size in range(len(HEADER), len(whole)):
+        assert read_single(memoryview(whole[:size]), version, len(HEADER)) is None
+    assert read_single(memoryview(whole + b"\0"), version, len(HEADER)) is None
+
+
+@pytest.mark.parametrize("version", range(9, 13))
+def test_tagged_fields_are_decoded(version: int) -> None:
+    teach("t", version)
+    whole = framed(request("t"), version)
+    for at in (-1, -2, -3):
+        tagged = bytearray(whole)
+        tagged[at] = 1
+        assert read_single(memoryview(tagged), version, len(HEADER)) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_changed_bytes_mean_the_same_as_decoded_or_are_decoded(version: int) -> None:
+    rng = random.Random(version)
+    teach("t", version)
+    whole = framed(request("t", records=b"r" * 9), version)
+    found = 0
+    for _ in range(3000):
+        changed = bytearray(whole)
+        for _ in range(rng.randint(1, 2)):
+            changed[rng.randrange(len(HEADER), len(whole))] = rng.choice((0, 1, 2, 127, 128, 255))
+        frame = memoryview(changed)
+        try:
+            single = read_single(frame, version, len(HEADER))
+        except PeerProtocolError:
+            with pytest.raises(PeerProtocolError):
+                ProduceRequest.decode(frame, version, len(HEADER))
+            continue
+        if single is not None:
+            found += 1
+            decoded = ProduceRequest.decode(frame, version, len(HEADER))
+            assert decoded == request("t", records=bytes(single.records))
+    assert found
+
+
+def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_request, "_KNOWN_MAX", 3)
+    for index in range(8):
+        teach("t", 9, index=index)
+    assert len(produce_request._learned) == len(produce_request._by_version[9]) == 2
+    assert read_single(memoryview(framed(request("t", index=7), 9)), 9, len(HEADER)) is not None
+    assert read_single(memoryview(framed(request("t", index=1), 9)), 9, len(HEADER)) is None
+
+
+def test_another_encoding_is_learned_once() -> None:
+    known = teach("t", 9)
+    again = teach("t", 9)
+    assert known.is_learned
+    assert not again.is_learned
