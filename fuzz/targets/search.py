@@ -42,7 +42,7 @@ def _scan(data: bytes) -> None:
     if not data:
         return
     count = data[0] % _COUNT_MAX + 1
-    header = read_header(_EMPTY)._replace(record_count=count, last_offset_delta=2 * count)
+    header = read_header(_EMPTY).replaced(record_count=count, last_offset_delta=2 * count)
     batch = build_raw_batch(header, data[1:])
     found = [_hits(batch, newest=newest) for newest in (True, False)]
     check(found[0] == found[1][::-1], "the two directions find different messages")

@@ -47,7 +47,7 @@ def test_more_records_than_a_compacted_topic_looks_at_are_refused_unopened(
             (100_000, ErrorCode.CORRUPT_MESSAGE),
             (100_001, ErrorCode.MESSAGE_TOO_LARGE),
         ):
-            claimed = header._replace(record_count=count, last_offset_delta=count - 1)
+            claimed = header.replaced(record_count=count, last_offset_delta=count - 1)
             with pytest.raises(RejectedError) as refused:
                 client.produce("numerous", 0, build_raw_batch(claimed, b"no zstd"))
             assert refused.value.code == code

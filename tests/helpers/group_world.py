@@ -75,7 +75,7 @@ class OffsetsReplica:
         base = self.log.end_offset
         (header,) = headers
         stamp(data, 0, base, self.epoch)
-        self.log.append(data, [header._replace(base_offset=base, leader_epoch=self.epoch)])
+        self.log.append(data, [header.replaced(base_offset=base, leader_epoch=self.epoch)])
         self.epochs_written.append(self.epoch)
         if not self.holds:
             self.commit()

@@ -228,6 +228,11 @@ def propose(replica: Replica, data: bytearray, *, append_time: bool = False) -> 
     return replica.propose(data, headers, append_time=append_time)
 
 
+def said_by(proposal: Proposal) -> tuple[Offset, Offset, TimestampMs]:
+    """What its client is told, and waits for."""
+    return proposal.base_offset, proposal.end_offset, proposal.append_time
+
+
 async def write(replica: Replica, data: bytearray) -> tuple[Proposal, ErrorCode]:
     """Propose, and wait for the commit or for the refusal."""
     proposal = propose(replica, data)

@@ -16,6 +16,7 @@ from moldau.records.batch import (
     BatchFormatError,
     check_batches,
     crc_matches,
+    place,
     read_header,
     stamp,
     stamp_append_time,
@@ -155,7 +156,7 @@ def test_stamp_sets_offset_and_epoch_and_nothing_else():
     stamped = bytearray(b"##" + batch + b"##")
     stamp(memoryview(stamped), 2, 2**40, 7)
     header = read_header(stamped, 2)
-    assert header == read_header(batch)._replace(base_offset=Offset(2**40), leader_epoch=Epoch(7))
+    assert header == read_header(batch).replaced(base_offset=Offset(2**40), leader_epoch=Epoch(7))
     assert crc_matches(stamped, 2, header.size, header.crc)
     assert stamped[:2] == stamped[-2:] == b"##"
     assert stamped[2 + 16 : -2] == batch[16:]
@@ -243,7 +244,7 @@ def test_where_one_is_allowed_nothing_is_checked_behind_the_first(second, monkey
         checked.append(data)
         return crc32c(data)
 
-    monkeypatch.setattr(batch_module, "crc32c", noting)
+    monkeypatch.setattr(batch_module, "_checksum", noting)
     data = memoryview(first + second * 1000)
     assert check_batches(data[: len(first)], bytes_max=BYTES_MAX, is_single=True)
     with pytest.raises(RefusedError) as refused:
@@ -312,3 +313,27 @@ def test_garbage_behind_a_valid_checksum_is_refused_or_described(data):
     assert headers[0].record_count == headers[0].last_offset_delta + 1 > 0
     assert headers[0].codec in list(Codec)
     assert not headers[0].is_control
+
+
+def test_headers_are_compared_by_value_and_copied_with_changes() -> None:
+    header = read_header(batch_of())
+    same = header.replaced()
+    other = header.replaced(producer_id=7)
+    assert same == header
+    assert same is not header
+    assert hash(same) == hash(header)
+    assert other != header
+    assert (other.producer_id, header.producer_id) == (7, -1)
+    assert "producer_id=7" in repr(other)
+    with pytest.raises(TypeError, match="no_such"):
+        header.replaced(no_such=1)
+
+
+def test_a_batch_and_its_header_are_placed_together() -> None:
+    batch = bytearray(b"before" + batch_of())
+    header = read_header(batch, 6)
+    before = header.replaced()
+    place(batch, 6, header, Offset(2**40), Epoch(7))
+    assert header == before.replaced(base_offset=2**40, leader_epoch=7) == read_header(batch, 6)
+    assert crc_matches(batch, 6, header.size, header.crc)
+    assert batch.startswith(b"before")

@@ -95,7 +95,7 @@ def test_records_that_do_not_add_up_are_refused_as_the_reader_refuses_them(seed:
     if rng.random() < 0.3:
         del body[rng.randrange(len(body)) :]
     if rng.random() < 0.3:
-        header = header._replace(record_count=rng.choice((0, 4, 6, 1 << 30)))
+        header = header.replaced(record_count=rng.choice((0, 4, 6, 1 << 30)))
     try:
         spans = scan_records(bytes(body), header)
     except BatchFormatError:

@@ -49,7 +49,7 @@ def test_all_records_in_range_with_the_needle_are_found(
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_any_bytes_are_read_or_refused(junk: bytes, count: int) -> None:
     header = read_header(build_batch([Record(Offset(0), TimestampMs(0), None, b"", [])]))
-    header = header._replace(record_count=count, last_offset_delta=count - 1)
+    header = header.replaced(record_count=count, last_offset_delta=count - 1)
     try:
         for place in find_places(header, junk, b"", 0, 100):
             assert place.end <= len(junk)

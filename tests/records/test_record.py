@@ -317,7 +317,7 @@ def test_recompression_keeps_all_else(source, target):
     assert header.size == len(result)
     assert crc_matches(result, 0, header.size, header.crc)
     before = read_header(batch)
-    assert header == before._replace(
+    assert header == before.replaced(
         size=header.size, crc=header.crc, attributes=before.attributes & ~7 | target
     )
     assert read_records(result) == read_records(batch)
@@ -336,7 +336,7 @@ def test_recompression_does_not_launder_damage():
 def test_a_timestamp_that_no_batch_could_store_again_is_refused(base, delta):
     records = [Record(0, 0, b"k", b"v", []), Record(1, delta, b"k", b"v", [])]
     made = build_batch(records)
-    header = read_header(made)._replace(base_timestamp=base)
+    header = read_header(made).replaced(base_timestamp=base)
     batch = build_raw_batch(header, made[HEADER_BYTES:])
     with pytest.raises(BatchFormatError):
         read_records(batch)

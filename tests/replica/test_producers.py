@@ -176,7 +176,7 @@ def test_a_table_for_an_earlier_offset_knows_what_lies_below_it_and_stays_as_it_
 @pytest.mark.parametrize("time", [0, 1 << 60])
 def test_the_time_in_a_batch_does_not_decide_when_its_producer_is_forgotten(time: int) -> None:
     table = ProducerTable()
-    table.replay([batch(0)._replace(max_timestamp=TimestampMs(time))], NOW, no_marker)
+    table.replay([batch(0).replaced(max_timestamp=TimestampMs(time))], NOW, no_marker)
     assert table.expire(NOW) == 0
     assert table.expire(TimestampMs(NOW + 1)) == 1
 
@@ -196,12 +196,12 @@ def transactional(
     sequence: int, count: int = 1, *, offset: int = 0, producer: int = 7, epoch: int = 0
 ) -> BatchHeader:
     header = batch(sequence, count, offset=offset, producer=producer, epoch=epoch)
-    return header._replace(attributes=TRANSACTIONAL_BIT)
+    return header.replaced(attributes=TRANSACTIONAL_BIT)
 
 
 def end_of(offset: int, *, producer: int = 7, epoch: int = 0) -> BatchHeader:
     header = batch(-1, 1, offset=offset, producer=producer, epoch=epoch)
-    return header._replace(attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    return header.replaced(attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
 def end(
@@ -432,10 +432,10 @@ def test_a_cut_of_a_marker_is_not_enough() -> None:
 
 
 def test_a_marker_that_compaction_emptied_keeps_the_epoch_and_ends_nothing() -> None:
-    table = table_with(transactional(0)._replace(record_count=0))
+    table = table_with(transactional(0).replaced(record_count=0))
     assert table.first_unstable is None
     table.appended(transactional(1, offset=1), NOW)
-    table.appended(end_of(2, epoch=4)._replace(record_count=0), NOW, None)
+    table.appended(end_of(2, epoch=4).replaced(record_count=0), NOW, None)
     state = table.get(ProducerId(7))
     assert state is not None
     assert (state.epoch, state.first) == (4, 1)

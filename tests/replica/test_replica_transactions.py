@@ -167,11 +167,11 @@ async def test_a_transactional_batch_needs_a_guard_and_its_own() -> None:
     machine = Machine()
     replica = await machine.lead()
     data = make_batch(b"v", producer=7, sequence=0)
-    header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+    header = read_header(data).replaced(attributes=TRANSACTIONAL_BIT)
     with pytest.raises(RefusedError) as caught:
         replica.propose(data, [header])
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
-    other = replica.guard_for(header._replace(producer_id=ProducerId(8)), "tx")
+    other = replica.guard_for(header.replaced(producer_id=ProducerId(8)), "tx")
     with pytest.raises(RefusedError) as caught:
         replica.propose(data, [header], guard=other)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
@@ -183,13 +183,13 @@ async def test_neither_a_guard_nor_an_open_transaction_of_another_epoch_is_enoug
     replica = await machine.lead()
     begin(replica, b"a", 0)
     data = make_batch(b"v", producer=7, sequence=0, epoch=1)
-    newer = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+    newer = read_header(data).replaced(attributes=TRANSACTIONAL_BIT)
     with pytest.raises(RefusedError) as caught:
         replica.propose(data, [newer])
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
     guard = replica.guard_for(newer, "tx")
     with pytest.raises(RefusedError) as caught:
-        replica._guards.check(newer._replace(producer_epoch=ProducerEpoch(2)), guard, is_open=False)
+        replica._guards.check(newer.replaced(producer_epoch=ProducerEpoch(2)), guard, is_open=False)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
     assert replica.propose(data, [newer], guard=guard).base_offset == 1
     machine.stop()
@@ -211,7 +211,7 @@ async def test_an_unused_guard_is_forgotten_with_its_producer() -> None:
     machine = Machine()
     replica = await machine.lead()
     header = read_header(make_batch(b"v", producer=7, sequence=0))
-    guard = replica.guard_for(header._replace(attributes=TRANSACTIONAL_BIT), "tx")
+    guard = replica.guard_for(header.replaced(attributes=TRANSACTIONAL_BIT), "tx")
     assert guard is not None
     replica.expire_producers(TimestampMs(guard.made_at))
     assert len(replica._guards) == 1
@@ -376,7 +376,7 @@ async def test_a_guard_does_not_outlast_the_leader_that_gave_it() -> None:
         cluster.add_group()
         leader = await cluster.ready()
         data = make_batch(b"v", producer=7, sequence=0)
-        header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+        header = read_header(data).replaced(attributes=TRANSACTIONAL_BIT)
         guard = leader.replica.guard_for(header, "tx")
         other = next(broker for broker in cluster.running if broker is not leader)
         await cluster.lead(int(other.id))
@@ -393,7 +393,7 @@ async def test_a_batch_whose_verification_outlived_the_leadership_is_retried() -
         cluster.add_group()
         leader = await cluster.ready()
         data = make_batch(b"v", producer=7, sequence=0)
-        header = read_header(data)._replace(attributes=TRANSACTIONAL_BIT)
+        header = read_header(data).replaced(attributes=TRANSACTIONAL_BIT)
         guard = leader.replica.guard_for(header, "tx")
         other = next(broker for broker in cluster.running if broker is not leader)
         await cluster.lead(int(other.id))

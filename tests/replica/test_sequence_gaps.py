@@ -20,7 +20,7 @@ def batch(sequence: int, *, epoch: int = 0, producer: int = 7) -> BatchHeader:
 def stored(sequence: int, *, epoch: int = 0) -> ProducerState | None:
     """What the log knows of the producer after that batch."""
     table = ProducerTable()
-    header = batch(sequence, epoch=epoch)._replace(base_offset=Offset(sequence))
+    header = batch(sequence, epoch=epoch).replaced(base_offset=Offset(sequence))
     table.appended(header, TimestampMs(0))
     return table.get(header.producer_id)
 
@@ -118,7 +118,7 @@ def test_what_is_not_sent_again_is_not_waited_for_longer_than_clients_wait(
 def test_a_transaction_gets_the_gap_before_it_times_out() -> None:
     refusals = SequenceGaps()
     first, second = (
-        header._replace(attributes=TRANSACTIONAL_BIT) for header in (batch(10), batch(11))
+        header.replaced(attributes=TRANSACTIONAL_BIT) for header in (batch(10), batch(11))
     )
     refusals.note(first, PASSING, 0.0)
     assert is_refused(refusals, second, stored(9), now=9.9)

@@ -14,46 +14,47 @@ inspect records. records/record.py does, for slow paths only.
 """
 
 import struct
-from typing import NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from crc32c import crc32c
 
 from moldau.model.errors import ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import Epoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
-HEADER_BYTES = 61
-LENGTH_END = 12
+HEADER_BYTES: Final = 61
+LENGTH_END: Final = 12
 """The batch's own length field counts from here."""
-MAGIC_AT = 16
-CRC_AT = 17
-CRC_START = 21
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+CRC_START: Final = 21
 """First byte that the checksum covers; the attributes are here."""
-MAX_TIMESTAMP_AT = 35
-MAGIC = 2
+MAX_TIMESTAMP_AT: Final = 35
+MAGIC: Final = 2
 
-CODEC_MASK = 0x07
-APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-CODEC_MAX = 4
+CODEC_MASK: Final = 0x07
+APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+CODEC_MAX: Final = 4
 
-RECORD_BYTES_MIN = 7
+RECORD_BYTES_MIN: Final = 7
 """An empty record: length, attributes, two deltas, two null lengths, header count."""
-SEQUENCE_MASK = 0x7FFFFFFF
+SEQUENCE_MASK: Final = 0x7FFFFFFF
 TIMESTAMP_MIN, TIMESTAMP_MAX = -(1 << 63), (1 << 63) - 1
 """A base timestamp and a delta of 64 bits each can have a sum that no batch can store again."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_unpack = _HEADER.unpack_from
-pack_header = _HEADER.pack
-_pack_offset = struct.Struct(">q").pack_into
-_pack_epoch = struct.Struct(">i").pack_into
-_pack_crc = struct.Struct(">I").pack_into
-_pack_attributes = struct.Struct(">h").pack_into
-_unpack_attributes = struct.Struct(">h").unpack_from
-_new_header = tuple.__new__
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_unpack: Final = _HEADER.unpack_from
+pack_header: Final = _HEADER.pack
+_pack_offset: Final = struct.Struct(">q").pack_into
+_pack_place: Final = struct.Struct(">qii").pack_into
+_checksum: Final = crc32c
+_pack_epoch: Final = struct.Struct(">i").pack_into
+_pack_crc: Final = struct.Struct(">I").pack_into
+_pack_attributes: Final = struct.Struct(">h").pack_into
+_unpack_attributes: Final = struct.Struct(">h").unpack_from
 # Every attribute bit with a meaning to the check below. Values up to CODEC_MAX are a plain batch.
-_FLAGS_MASK = CODEC_MASK | APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+_FLAGS_MASK: Final = CODEC_MASK | APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,21 +63,101 @@ class BatchFormatError(MoldauError):
     """Bytes that are not a valid record batch."""
 
 
-class BatchHeader(NamedTuple):
+_FIELDS: Final = (
+    "base_offset",
+    "size",
+    "leader_epoch",
+    "crc",
+    "attributes",
+    "last_offset_delta",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "record_count",
+)
+
+
+class BatchHeader:
     """The 61 bytes at the head of a batch. `size` counts all of its bytes, header included."""
 
-    base_offset: Offset
-    size: int
-    leader_epoch: Epoch
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: TimestampMs
-    max_timestamp: TimestampMs
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    base_sequence: int
-    record_count: int
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "crc",
+        "last_offset_delta",
+        "leader_epoch",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size",
+    )
+
+    def __init__(
+        self,
+        base_offset: Offset,
+        size: int,
+        leader_epoch: Epoch,
+        crc: int,
+        attributes: int,
+        last_offset_delta: int,
+        base_timestamp: TimestampMs,
+        max_timestamp: TimestampMs,
+        producer_id: ProducerId,
+        producer_epoch: ProducerEpoch,
+        base_sequence: int,
+        record_count: int,
+    ) -> None:
+        self.base_offset = base_offset
+        self.size = size
+        self.leader_epoch = leader_epoch
+        self.crc = crc
+        self.attributes = attributes
+        self.last_offset_delta = last_offset_delta
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.record_count = record_count
+
+    def _values(self) -> tuple[int, ...]:
+        return (
+            self.base_offset,
+            self.size,
+            self.leader_epoch,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BatchHeader) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        values = zip(_FIELDS, self._values(), strict=True)
+        return f"BatchHeader({', '.join(f'{name}={value}' for name, value in values)})"
+
+    def replaced(self, **changes: int) -> "BatchHeader":
+        """A copy with other values."""
+        values: dict[str, Any] = dict(zip(_FIELDS, self._values(), strict=True))
+        if unknown := changes.keys() - values.keys():
+            raise TypeError(f"a batch header has no {', '.join(sorted(unknown))}")
+        values.update(changes)
+        return BatchHeader(*values.values())
 
     @property
     def last_offset(self) -> Offset:
@@ -115,6 +196,19 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`. The CRC is not checked, and the records may be missing."""
+    base_offset: Offset
+    length: int
+    epoch: Epoch
+    magic: int
+    crc: int
+    attributes: int
+    delta: int
+    base_timestamp: TimestampMs
+    max_timestamp: TimestampMs
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: int
+    count: int
     try:
         (
             base_offset,
@@ -142,22 +236,19 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise BatchFormatError(
             f"batch at byte {position} claims {count} records, last offset delta {delta}"
         )
-    return _new_header(
-        BatchHeader,
-        (
-            base_offset,
-            size,
-            epoch,
-            crc,
-            attributes,
-            delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            count,
-        ),
+    return BatchHeader(
+        base_offset,
+        size,
+        epoch,
+        crc,
+        attributes,
+        delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
 
 
@@ -172,6 +263,15 @@ def stamp(
     """Set offset and epoch of a batch. Both are outside the CRC, which stays valid."""
     _pack_offset(buffer, position, base_offset)
     _pack_epoch(buffer, position + LENGTH_END, leader_epoch)
+
+
+def place(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, offset: Offset, epoch: Epoch
+) -> None:
+    """Stamp a batch, and its header, which the caller has made."""
+    _pack_place(buffer, position, offset, header.size - LENGTH_END, epoch)
+    header.base_offset = offset
+    header.leader_epoch = epoch
 
 
 def stamp_append_time(
@@ -194,7 +294,14 @@ def build_raw_batch(header: BatchHeader, payload: bytes) -> bytes:
             header.leader_epoch,
             MAGIC,
             0,
-            *header[4:],
+            header.attributes,
+            header.last_offset_delta,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
         )
     )
     batch += payload
@@ -221,6 +328,19 @@ def check_batches(
     end = len(data)
     position = 0
     headers = []
+    base_offset: Offset
+    length: int
+    epoch: Epoch
+    magic: int
+    crc: int
+    attributes: int
+    delta: int
+    base_timestamp: TimestampMs
+    max_timestamp: TimestampMs
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: int
+    count: int
     while True:
         if end - position < HEADER_BYTES:
             _reject_framing(data, position)
@@ -248,7 +368,8 @@ def check_batches(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"batch of {size} bytes exceeds the topic's limit of {bytes_max}",
             )
-        if crc32c(data[position + 21 : batch_end]) != crc:
+        checked: int = _checksum(data[position + 21 : batch_end])
+        if checked != crc:
             raise RefusedError(ErrorCode.CORRUPT_MESSAGE, "checksum mismatch in the batch")
         if attributes & _FLAGS_MASK > CODEC_MAX:
             _check_flags(attributes, producer_id)
@@ -269,22 +390,19 @@ def check_batches(
                 f"{base_sequence}",
             )
         headers.append(
-            _new_header(
-                BatchHeader,
-                (
-                    base_offset,
-                    size,
-                    epoch,
-                    crc,
-                    attributes,
-                    delta,
-                    base_timestamp,
-                    max_timestamp,
-                    producer_id,
-                    producer_epoch,
-                    base_sequence,
-                    count,
-                ),
+            BatchHeader(
+                base_offset,
+                size,
+                epoch,
+                crc,
+                attributes,
+                delta,
+                base_timestamp,
+                max_timestamp,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                count,
             )
         )
         if batch_end == end:

@@ -150,7 +150,7 @@ def keep_records(header: BatchHeader, body: bytes, spans: RecordSpans, kept: lis
         times = spans.times
         largest = TimestampMs(header.base_timestamp + max(times[place] for place in kept))
     payload = compress(Codec(header.codec), b"".join(pieces))
-    return build_raw_batch(header._replace(max_timestamp=largest, record_count=len(kept)), payload)
+    return build_raw_batch(header.replaced(max_timestamp=largest, record_count=len(kept)), payload)
 
 
 def empty_batch(
@@ -180,7 +180,7 @@ def empty_batch(
 def emptied_batch(header: BatchHeader) -> bytes:
     """The batch without its records, but with its producer and sequence."""
     attributes = header.attributes & ~CODEC_MASK
-    return build_raw_batch(header._replace(record_count=0, attributes=attributes), b"")
+    return build_raw_batch(header.replaced(record_count=0, attributes=attributes), b"")
 
 
 def is_filler(header: BatchHeader) -> bool:

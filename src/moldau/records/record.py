@@ -194,7 +194,7 @@ def recompress(batch: Buffer, codec: Codec, *, bytes_max: int = DECOMPRESSED_BYT
     if header.codec == codec:
         return bytes(batch)
     attributes = header.attributes & ~CODEC_MASK | codec
-    return build_raw_batch(header._replace(attributes=attributes), compress(codec, body))
+    return build_raw_batch(header.replaced(attributes=attributes), compress(codec, body))
 
 
 def build_batch(

@@ -8,7 +8,6 @@ because this is the hot path.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from moldau.log.interface import ControlKind, PartitionLog
 from moldau.model.errors import ErrorCode, MoldauError
@@ -49,15 +48,24 @@ async def wait_for_code(start: Callable[[Callable[[ErrorCode], None]], None]) ->
     return await future
 
 
-class Proposal(NamedTuple):
+class Proposal:
     """A batch that was appended, and may not be committed yet."""
 
-    base_offset: Offset
-    end_offset: Offset
-    """The batch is committed once the high watermark reaches this."""
-    append_time: TimestampMs
-    """The broker's timestamp with LogAppendTime, else -1."""
-    replica: "RaftReplica"
+    __slots__ = ("append_time", "base_offset", "end_offset", "replica")
+
+    def __init__(
+        self,
+        base_offset: Offset,
+        end_offset: Offset,
+        append_time: TimestampMs,
+        replica: "RaftReplica",
+    ) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        """The batch is committed once the high watermark reaches this."""
+        self.append_time = append_time
+        """The broker's timestamp with LogAppendTime, else -1."""
+        self.replica = replica
 
     def log_start_offset(self) -> Offset:
         return self.replica.log.start_offset

@@ -36,8 +36,8 @@ from moldau.raft.membership import Members
 from moldau.records.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
+    place,
     read_header,
-    stamp,
 )
 from moldau.records.control import (
     TRANSACTIONS_V2,
@@ -61,7 +61,6 @@ from moldau.replica.sequence_gaps import SequenceGaps
 from moldau.replica.stamping import check_anonymous, stamp_all
 from moldau.replica.verification_guards import VerificationGuard, VerificationGuards
 
-_new_header = tuple.__new__
 _HEARD_MS_MAX: Final = 10_000
 _SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
@@ -268,7 +267,7 @@ class Replica(RaftReplica):
         append_time: bool = False,
         guard: VerificationGuard | None = None,
     ) -> Proposal:
-        """Append checked batches. `data` is stamped in place and not kept.
+        """Append checked batches. `data` and `headers` are stamped in place; `data` is not kept.
 
         A transactional batch needs a verified transaction, or a verified `guard`: see guard_for.
         Raises RefusedError (sequence, epoch, transaction) or StorageError if nothing was appended.
@@ -287,11 +286,11 @@ class Replica(RaftReplica):
             if original is not None:
                 return original
         if len(headers) == 1 and not append_time:
-            # The usual case, without a loop. _replace would cost more than the append.
-            stamp(data, 0, offset, epoch)
+            # The usual case, without a loop.
+            place(data, 0, first, offset, epoch)
             time = NO_TIMESTAMP
             size = first.size
-            stamped = [_new_header(BatchHeader, (offset, size, epoch, *first[3:]))]
+            stamped = headers
             end = Offset(offset + first.last_offset_delta + 1)
         else:
             if len(headers) > 1:
@@ -309,7 +308,7 @@ class Replica(RaftReplica):
             self.producers.appended(stamped[0], self._clock.wall_ms())
         self._bytes_since_snapshot += size
         self._driver.appended(group, size)
-        return _new_header(Proposal, (offset, end, time, self))
+        return Proposal(offset, end, time, self)
 
     def append_as_is(self, data: bytearray | memoryview, headers: list[BatchHeader]) -> Proposal:
         """Append markers, or batches of a backup: without the checks of sequences, which were made

@@ -2,7 +2,7 @@
 
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Epoch, Offset, TimestampMs
-from moldau.records.batch import BatchHeader, stamp, stamp_append_time
+from moldau.records.batch import BatchHeader, place, stamp_append_time
 
 
 def stamp_all(
@@ -12,19 +12,16 @@ def stamp_all(
     epoch: Epoch,
     append_time: TimestampMs,
 ) -> tuple[list[BatchHeader], int, Offset]:
-    """Stamp consecutive batches; returns their headers, size and the next offset."""
+    """Stamp consecutive batches and their headers; returns these, the size and the next offset."""
     position = 0
-    stamped = []
     for header in headers:
-        stamp(data, position, offset, epoch)
-        header = header._replace(base_offset=offset, leader_epoch=epoch)
+        place(data, position, header, offset, epoch)
         if append_time != NO_TIMESTAMP:
             stamp_append_time(data, position, header.size, append_time)
-            header = header._replace(max_timestamp=append_time)
-        stamped.append(header)
+            header.max_timestamp = append_time
         position += header.size
         offset = header.next_offset
-    return stamped, position, offset
+    return headers, position, offset
 
 
 def check_anonymous(headers: list[BatchHeader]) -> None:

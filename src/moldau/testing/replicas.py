@@ -121,7 +121,7 @@ def propose_batches(
     stamped = []
     for header in headers:
         stamp(data, position, offset, epoch)
-        header = header._replace(base_offset=offset, leader_epoch=epoch)
+        header = header.replaced(base_offset=offset, leader_epoch=epoch)
         stamped.append(header)
         position += header.size
         offset = header.next_offset

@@ -246,7 +246,7 @@ def test_an_unreadable_batch_is_left_alone(make: Make) -> None:
     log = make()
     batch = bytearray(build_batch([Record(Offset(0), NOW, b"k", b"v", [])], leader_epoch=Epoch(1)))
     body = batch[61:]
-    header = read_header(bytes(batch))._replace(attributes=3)  # claims to be lz4
+    header = read_header(bytes(batch)).replaced(attributes=3)  # claims to be lz4
     odd = build_raw_batch(header, bytes(body))
     log.append(odd, headers_of(odd))
     write(log, ("a", "1"))
