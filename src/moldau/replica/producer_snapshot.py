@@ -87,7 +87,7 @@ def encode_producers(table: ProducerTable) -> bytes:
         )
         for producer, state in table
     ]
-    body = (rows, list(table.ended), table.last_marker, table.aborted.encode())
+    body = (rows, list(table.ended or ()), table.last_marker, table.aborted.encode())
     return msgspec.msgpack.encode((_VERSION, body))
 
 

@@ -79,7 +79,8 @@ class ProducerTable:
         """Open transactions by their first offset, oldest first."""
         self._unstable: dict[Offset, None] = {}
         """First offsets of those and of `ended`, lowest first."""
-        self.ended: deque[EndedTransaction] = deque()
+        self.ended: deque[EndedTransaction] | None = None
+        """Made when needed: an empty deque takes 760 bytes, and most partitions have none."""
         self.first_unstable: Offset | None = None
         self.last_marker = _NO_MARKER
         self.aborted = AbortedTransactions()
@@ -244,6 +245,8 @@ class ProducerTable:
         if not marker.is_commit:
             stable = next(iter(self._open), Offset(offset + 1))
             self.aborted.append(producer, first, offset, stable)
+        if self.ended is None:
+            self.ended = deque()
         self.ended.append(EndedTransaction(offset, first))
 
     def settle(self, watermark: Offset) -> None:
@@ -319,7 +322,7 @@ class ProducerTable:
         states = self._states.items()
         firsts = {state.first: producer for producer, state in states if state.first >= 0}
         self._open = dict(sorted(firsts.items()))
-        unstable = [*self._open, *(each.first for each in self.ended)]
+        unstable = [*self._open, *(each.first for each in self.ended or ())]
         self._unstable = dict.fromkeys(sorted(unstable))
         self.first_unstable = next(iter(self._unstable), None)
 
@@ -344,7 +347,7 @@ class ProducerTable:
         aborted: AbortedTransactions,
     ) -> None:
         self._states = states
-        self.ended = deque(ended)
+        self.ended = deque(ended) or None
         self.last_marker = last_marker
         self.aborted = aborted
         self._index_open()
