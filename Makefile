@@ -102,10 +102,13 @@ $(VENV)/demo: $(BUILT_FROM) | $(VENV)/python
 # Made by `make compile`. Python prefers its libraries to the source, so it must not be older.
 COMPILED := build/compiled
 NEWER     = $(shell find src -type f -not -path '*/__pycache__/*' -not -name '*.so' -newer $(COMPILED) -print -quit)
-TREE      = $(if $(wildcard $(COMPILED)),$(if $(NEWER),,$(abspath $(COMPILED))))
+# What was deleted or renamed leaves no newer file, but still lies there.
+GONE      = $(shell cd $(COMPILED) && find . -name '*.py' -exec sh -c \
+	'for path; do [ -e "$(abspath src)/$$path" ] || echo "$$path"; done' _ {} + | head -n 1)
+TREE      = $(if $(wildcard $(COMPILED)),$(if $(NEWER)$(GONE),,$(abspath $(COMPILED))))
 
 run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
-	@$(if $(wildcard $(COMPILED)),$(if $(TREE),,echo "interpreted: the source is newer than what was compiled; make compile";),:;) \
+	@$(if $(wildcard $(COMPILED)),$(if $(TREE),,echo "interpreted: the source is not what was compiled; make compile";),:;) \
 	PYTHONPATH="$(TREE)" exec $(BIN)/moldau dev
 
 .PHONY: compile test-compiled
