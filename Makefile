@@ -112,7 +112,7 @@ run: $(VENV)/run ## start a broker on 127.0.0.1:9092, data in ./.moldau
 	PYTHONPATH="$(TREE)" exec $(BIN)/moldau dev
 
 .PHONY: compile test-compiled
-compile: $(VENV)/compile ## compile the hot path for `make run`: a third less CPU per small request (two minutes)
+compile: $(VENV)/compile ## compile the hot path for `make run`: less than half the CPU per small request (two minutes)
 	@$(BIN)/python -m release.hot_path --to $(COMPILED)
 
 # Pure tests replace parts of what they test, which compiled classes refuse: they run interpreted.
