@@ -1,8 +1,7 @@
 """How much the kernel holds of what was sent to a client.
 
 Linux lets the buffer grow to megabytes, which a distant client needs: as much is on its way as is
-sent within a round trip. A near one gets the same bytes slower. They wait in the kernel until they
-have left the processor's caches, and cost both sides twice the CPU
+sent within a round trip. A near one gets the same bytes slower, and for more CPU
 (docs/decisions/0085-near-clients-get-a-small-send-buffer.md).
 """
 
