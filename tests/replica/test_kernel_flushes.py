@@ -178,11 +178,11 @@ async def test_a_failed_sync_ends_the_log_and_the_process_and_is_not_tried_again
 EIO_TOLD = "flush of a log that was closed meanwhile failed: [Errno 5] Input/output error"
 
 
-@pytest.mark.parametrize(("error", "told"), [(errno.EIO, [EIO_TOLD] * 2), (errno.EBADF, [])])
-async def test_a_failed_sync_of_a_log_that_was_closed_is_logged_and_acknowledges_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: int, told: list[str]
+@pytest.mark.parametrize(("error", "told"), [(errno.EIO, [EIO_TOLD]), (errno.EBADF, [])])
+async def test_a_failed_sync_of_a_log_that_was_closed_fails_the_disk_and_acknowledges_nothing(
+    tmp_path: Path, error: int, told: list[str]
 ) -> None:
-    """That the files of a deleted log are gone is no failure of the disk."""
+    """The log may have been opened again. That files of a deleted log are gone is no failure."""
     world = World()
     logs = _logs(OsFiles(tmp_path), 2)
     await world.flush(logs)
@@ -195,8 +195,8 @@ async def test_a_failed_sync_of_a_log_that_was_closed_is_logged_and_acknowledges
         asyncio.get_running_loop().call_soon(setattr, handle, "is_dropped", True)
     await until(lambda: 2 in world.syncs.calls, "both have begun")
     await until(lambda: not world.syncs.in_flight, "both have ended")
-    assert [record.getMessage() for record in caplog.records] == told
-    assert (len(world.flushed), world.failures, world.flusher.failed) == (2, [], False)
+    assert [str(failure) for failure in world.failures] == told
+    assert (len(world.flushed), world.flusher.failed) == (2, bool(told))
     world.flusher.stop()
 
 

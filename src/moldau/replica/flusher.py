@@ -11,7 +11,6 @@ that could not begin because the disk is full has lost nothing, and is retried.
 """
 
 import errno
-import logging
 import os
 from asyncio import AbstractEventLoop
 from collections import deque
@@ -30,8 +29,6 @@ _INLINE_SECONDS_MAX = 0.000_25
 _SMOOTHING = 0.2
 _DISK_FULL_RETRY_SECONDS = 0.5
 _OF_DELETED_FILES: Final = frozenset({None, errno.EBADF, errno.ENOENT})
-
-log = logging.getLogger(__name__)
 
 
 class FlushHandle:
@@ -227,9 +224,11 @@ class Flusher:
         self._running -= 1
         handle.busy = False
         if handle.is_dropped:
-            # Nobody waits for it, so nothing is acknowledged: not even by a success.
+            # Nobody waits for it, so nothing is acknowledged: not even by a success. But the disk
+            # failed, and a log that was opened again on the same files would find them clean.
             if flush.failure is not None and flush.failure.errno not in _OF_DELETED_FILES:
-                log.error("flush of a log that was closed meanwhile failed: %s", flush.failure)
+                told = f"flush of a log that was closed meanwhile failed: {flush.failure}"
+                self.report(StorageError(told))
             return
         if flush.failure is not None:
             self.report(StorageError(f"flush failed: {flush.failure}"))
