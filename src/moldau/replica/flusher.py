@@ -227,8 +227,8 @@ class Flusher:
             # Nobody waits for it, so nothing is acknowledged: not even by a success. But the disk
             # failed, and a log that was opened again on the same files would find them clean.
             if flush.failure is not None and flush.failure.errno not in _OF_DELETED_FILES:
-                told = f"flush of a log that was closed meanwhile failed: {flush.failure}"
-                self.report(StorageError(told))
+                text = f"flush of a log that was closed meanwhile failed: {flush.failure}"
+                self.report(StorageError(text))
             return
         if flush.failure is not None:
             self.report(StorageError(f"flush failed: {flush.failure}"))
