@@ -1,5 +1,7 @@
 """Fetches of what a disk holds: a thread reads and checks it, and the loop goes on."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from fetch_world import World
 from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
+from moldau.log.prefetch import Prefetch
 from moldau.model.errors import ErrorCode
 from moldau.testing.logs import append, flush
 from moldau.testing.waiting import until
@@ -95,7 +98,54 @@ async def test_too_little_of_it_waits_for_more(tmp_path: Path) -> None:
     world = await opened(tmp_path)
     parked = world.fetch((0, _BATCHES - 1), bytes_min=200)
     assert parked is not None
-    await until(lambda: not parked.is_prefetching, "the thread")
+    await until(lambda: parked.prefetch is None, "the thread")
     assert (world.answers, world.watchers) == ([], 1)
     await world.append(0, 300)
     await until(lambda: bool(world.answers), "the answer")
+
+
+async def test_nothing_is_read_for_clients_that_went_while_the_disk_was_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await opened(tmp_path)
+    go_on = threading.Event()
+    begun: list[Prefetch] = []
+    run = Prefetch.run
+
+    def slow(task: Prefetch) -> None:
+        begun.append(task)
+        assert go_on.wait(20)
+        run(task)
+
+    monkeypatch.setattr(Prefetch, "run", slow)
+    gone = [world.fetch((0, 0)) for _ in range(50)]
+    for parked in gone:
+        assert parked is not None
+        parked.cancel()
+    assert world.fetch((0, 0)) is not None
+    # The pool hears of it in the next turns.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    go_on.set()
+    await until(lambda: bool(world.answers), "the answer of the one that stayed")
+    assert (len(world.answers), world.service.parked_count) == (1, 0)
+    # Those that threads had begun, and the last one.
+    assert len(begun) < 25
+
+
+async def test_a_thread_that_fails_leaves_no_fetch_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = await opened(tmp_path)
+
+    def fail(task: Prefetch) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Prefetch, "run", fail)
+    assert world.fetch((0, 0)) is not None
+    await until(lambda: bool(world.answers), "the answer")
+    assert (world.answers[0][0].error, world.service.parked_count) == (ErrorCode.NONE, 0)
+    assert world.answers[0][0].size > 0
+    assert "a cold read failed: MemoryError()" in caplog.text
+    # Its traceback holds the file of the read.
+    caplog.clear()

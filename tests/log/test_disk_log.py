@@ -182,6 +182,21 @@ def test_reading_many_closed_segments_keeps_few_of_them_open() -> None:
     assert len(loaded) <= CLOSED_LOADED_MAX
 
 
+def test_many_readers_side_by_side_keep_few_closed_segments_open() -> None:
+    """Also those that go on where they were, in a segment that was released meanwhile."""
+    disk = SimDisk()
+    log = open_disk_log(disk, "log", LogConfig(segment_bytes_max=200))
+    batches = [append(log) for _ in range(80)]
+    flush(log)
+    for step in range(30):
+        for reader in range(CLOSED_LOADED_MAX + 3):
+            offset = reader * 4 + step
+            log.begin_prefetch(offset, 1)
+            assert read_bytes(log, offset, 1) == batches[offset]
+            loaded = [segment for segment in log.segments[:-1] if is_loaded(segment)]
+            assert len(loaded) <= CLOSED_LOADED_MAX
+
+
 def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
     log = open_disk_log(OsFiles(tmp_path), "log", LogConfig())
     append(log)

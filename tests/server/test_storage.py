@@ -1,5 +1,6 @@
 """The machine that a data directory keeps."""
 
+import errno
 import logging
 from pathlib import Path
 
@@ -40,6 +41,20 @@ def test_a_host_name_that_changes_moves_no_broker_to_another_machine(
     assert machine_at(tmp_path, "two") == "one"
     assert "the machine of this broker is one, as at its first start" in caplog.text
     assert machine_at(tmp_path / "other", "two") == "two"
+
+
+def test_a_full_disk_is_no_reason_not_to_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("moldau.server.storage.keep_machine", full)
+        assert machine_at(tmp_path, "one") == "one"
+    assert "the name of this machine is not stored now: [Errno 28] No space" in caplog.text
+    assert machine_at(tmp_path, "two") == "two"
+    assert machine_at(tmp_path, "three") == "two"
 
 
 def test_what_the_configuration_says_comes_first_and_is_not_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ completes with what there is. A fetch of data that is not in the page cache, or 
 since the start, is parked until a thread has read it, so that the event loop never waits for disks.
 """
 
+import logging
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -20,6 +21,8 @@ from moldau.model.slices import FileSlice
 from moldau.replica.aborted_transactions import AbortedTransaction
 from moldau.replica.cold_reads import read_cold
 from moldau.replica.replica import Replica
+
+log = logging.getLogger(__name__)
 
 _NO_EPOCH = -1
 
@@ -168,9 +171,9 @@ class FetchService:
             bytes_min = min(bytes_min, bytes_max)
         if cold := self._find_cold(requests, bytes_max):
             parked = ParkedFetch(self, requests, bytes_min, bytes_max, on_ready, in_session)
-            self._parked[parked] = None
-            parked.is_prefetching = True
             reading = read_cold(self._loop, [task for _, task in cold])
+            parked.prefetch = reading
+            self._parked[parked] = None
             reading.add_done_callback(
                 lambda done: self._on_prefetched(done, parked, cold, wait_ms_max)
             )
@@ -229,18 +232,27 @@ class FetchService:
         cold: Sequence[tuple[HostedPartition, PrefetchTask]],
         wait_ms_max: int,
     ) -> None:
-        reading.result()
+        if reading.cancelled():
+            # Nobody waits for it.
+            return
+        if (error := reading.exception()) is not None:
+            # The read does without it, or meets the same error.
+            log.error("a cold read failed: %r", error, exc_info=error)
+        else:
+            self._end_checks(cold)
+        if parked in self._parked:
+            parked.prefetch = None
+            results = parked.try_complete(is_last=wait_ms_max <= 0)
+            if results is not None:
+                self._park(parked, parked.requests, results, wait_ms_max)
+
+    def _end_checks(self, cold: Sequence[tuple[HostedPartition, PrefetchTask]]) -> None:
         for hosted, task in cold:
             try:
                 if hosted.replica.is_open:
                     hosted.replica.log.end_check(task)
-            except CorruptionError as error:
-                self._partitions.take_offline(hosted, error)
-        if parked in self._parked:
-            parked.is_prefetching = False
-            results = parked.try_complete(is_last=wait_ms_max <= 0)
-            if results is not None:
-                self._park(parked, parked.requests, results, wait_ms_max)
+            except CorruptionError as damage:
+                self._partitions.take_offline(hosted, damage)
 
     def count(
         self, requests: Sequence[PartitionFetch], results: Sequence[PartitionFetchResult]
@@ -272,8 +284,8 @@ class ParkedFetch:
         "_on_ready",
         "_service",
         "_unread",
-        "is_prefetching",
         "parked_at",
+        "prefetch",
         "requests",
         "timer",
     )
@@ -295,7 +307,7 @@ class ParkedFetch:
         self._on_ready = on_ready
         self.parked_at = perf_counter()
         self.timer: TimerHandle | None = None
-        self.is_prefetching = False
+        self.prefetch: Future[None] | None = None
         """A thread reads its data from disk."""
         self._is_timed_out = False
         self._bytes_available = 0
@@ -311,7 +323,7 @@ class ParkedFetch:
 
     def join(self, replica: Replica, request: PartitionFetch) -> None:
         """In a session: `requests` have one more, whose replica has changed."""
-        if not self.is_prefetching:
+        if self.prefetch is None:
             replica.watchers[self] = None
             self._unread[replica] = request
             self.on_progress(replica)
@@ -365,7 +377,7 @@ class ParkedFetch:
 
     def complete(self) -> None:
         """Timed out: completes with what there is."""
-        if self.is_prefetching:
+        if self.prefetch is not None:
             # As soon as the thread is done.
             self._is_timed_out = True
         else:
@@ -376,6 +388,10 @@ class ParkedFetch:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        if self.prefetch is not None:
+            # Others wait for the disk, too.
+            self.prefetch.cancel()
+            self.prefetch = None
         for replica in self._unread:
             replica.watchers.pop(self, None)
         self._unread.clear()

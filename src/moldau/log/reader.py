@@ -22,7 +22,7 @@ from moldau.records.batch import BatchHeader, read_header
 
 POSITIONS_MAX = 64
 """Sequential readers that are remembered per log."""
-CLOSED_LOADED_MAX = 3
+CLOSED_LOADED_MAX = 8
 """Closed segments that keep a descriptor and an index in memory."""
 _HEADER_CHUNK_BYTES = 16 * 1024
 _RECENT_BYTES_MAX = 64 * 1024
@@ -37,14 +37,17 @@ class LogReader:
 
     def __init__(self, state: DiskLogState) -> None:
         self._state = state
-        self.forget()
-
-    def forget(self) -> None:
-        """Segments were removed, relocated or truncated."""
         self._positions: dict[Offset, tuple[Segment, int]] | None = None
         """Where reads ended, by the next offset."""
         self._bound: tuple[Offset, Segment, tuple[Offset, int]] | None = None
         self._loaded: list[Segment] = []
+
+    def forget(self) -> None:
+        """Segments were removed, relocated or truncated."""
+        self._positions = None
+        self._bound = None
+        while self._loaded:
+            self._release(self._loaded.pop())
 
     # ---- reading
 
@@ -66,6 +69,8 @@ class LogReader:
         else:
             segment, position = known
             first_offset = offset
+            if segment is not state.active:
+                self._keep_loaded(segment)
         if end_offset >= segment.end_offset:
             next_offset, limit = segment.end_offset, segment.position
         else:
@@ -116,15 +121,18 @@ class LogReader:
 
     def _keep_loaded(self, segment: Segment) -> None:
         """A closed segment is read: release the one that was loaded first."""
-        state = self._state
         loaded = self._loaded
         if segment in loaded:
             return
         loaded.append(segment)
         if len(loaded) > CLOSED_LOADED_MAX:
-            old = loaded.pop(0)
-            if old is not state.active and old not in state.pending:
-                old.release()
+            self._release(loaded.pop(0))
+
+    def _release(self, segment: Segment) -> None:
+        state = self._state
+        # One that is not flushed yet is needed as it is.
+        if segment is not state.active and segment not in state.pending:
+            segment.release()
 
     def batches(self, offset: Offset) -> Iterator[bytes]:
         for segment, position, end in self._runs(offset):
@@ -201,6 +209,8 @@ class LogReader:
             bytes_max += segment.index.interval
         else:
             segment, position = known
+            if segment is not state.active:
+                self._keep_loaded(segment)
         limit = segment.position
         if (
             known is not None

@@ -51,7 +51,7 @@ class ColdSends:
 
     def _read(self, peer: Peer, group: RaftGroup, bulk: SendAppend, task: CheckTask) -> None:
         peer.reading.add(group)
-        reading = read_cold(self._loop, (task,))
+        reading = read_cold(self._loop, (task,), for_follower=True)
         reading.add_done_callback(partial(self._end_read, peer, group, bulk, task))
 
     def _end_read(

@@ -194,14 +194,14 @@ class Registration:
                 )
                 await self._renew()
             leader = self._metadata.leader
-            if leader not in (NO_BROKER, self._leader) and await self._renew():
-                # It may have started from a snapshot of an earlier version, without the machine.
-                self._leader = leader
-            is_lacking = self._lacks_machine or bool(self._lacking)
+            # It may have started from a snapshot of an earlier version, without the machine.
+            is_new = leader not in (NO_BROKER, self._leader)
+            is_lacking = self._lacks_machine or bool(self._lacking) or is_new
             lacking_seconds = lacking_seconds + _CHECK_SECONDS if is_lacking else 0.0
             if lacking_seconds >= _LACKING_SECONDS:
                 lacking_seconds = 0.0
-                await self._renew()
+                if await self._renew() and leader != NO_BROKER:
+                    self._leader = leader
             lost_seconds = lost_seconds + _CHECK_SECONDS if self._is_cut_off() else 0.0
             if lost_seconds >= _LOST_SECONDS:
                 lost_seconds = 0.0

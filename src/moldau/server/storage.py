@@ -96,7 +96,11 @@ def machine_for(files: Files, host_name: str) -> str:
     kept = kept_machine(files)
     if kept is None:
         if host_name:
-            keep_machine(files, host_name)
+            try:
+                keep_machine(files, host_name)
+            except OSError as error:
+                # A full disk, perhaps, and the operator starts the broker to make room.
+                log.warning("the name of this machine is not stored now: %s", error)
         return host_name
     if kept != host_name:
         log.info(

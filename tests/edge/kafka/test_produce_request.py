@@ -128,11 +128,30 @@ def test_changed_bytes_mean_the_same_as_decoded_or_are_decoded(version: int) -> 
 
 def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce_request, "_KNOWN_MAX", 3)
-    for index in range(8):
+
+    def known(index: int) -> bool:
+        frame = memoryview(framed(request("t", index=index), 9))
+        return read_single(frame, 9, len(HEADER)) is not None
+
+    for index in range(5):
         teach("t", 9, index=index)
-    assert len(produce_request._learned) == len(produce_request._by_version[9]) == 2
-    assert read_single(memoryview(framed(request("t", index=7), 9)), 9, len(HEADER)) is not None
-    assert read_single(memoryview(framed(request("t", index=1), 9)), 9, len(HEADER)) is None
+    # More than there is room for do not drive each other out.
+    assert [known(index) for index in range(5)] == [True, True, True, False, False]
+    teach("t", 9, index=5)
+    # But what is in use changes.
+    assert [known(index) for index in range(6)] == [False] * 5 + [True]
+    assert len(produce_request._learned) == len(produce_request._by_version[9]) == 1
+
+
+def test_a_name_that_takes_two_bytes_for_its_length_takes_no_room() -> None:
+    for version, name, is_learned in (
+        (9, "n" * 126, True),
+        (9, "n" * 127, False),
+        (8, "n" * 127, True),
+    ):
+        assert teach(name, version).is_learned == is_learned
+        frame = memoryview(framed(request(name), version))
+        assert (read_single(frame, version, len(HEADER)) is not None) == is_learned
 
 
 def test_another_encoding_is_learned_once() -> None:

@@ -60,6 +60,8 @@ class SingleProduce:
 
 _by_version: Final[list[dict[bytes, KnownProduce]]] = [{} for _ in range(TOPIC_IDS_FROM)]
 _learned: Final[set[tuple[int, int, int, str, int]]] = set()
+_left_out = 0
+"""How many requests were decoded since there was no room for them."""
 
 
 def read_single(frame: memoryview, version: int, position: int) -> SingleProduce | None:
@@ -104,11 +106,19 @@ def read_single(frame: memoryview, version: int, position: int) -> SingleProduce
 
 def learn(known: KnownProduce, version: int) -> None:
     """From now on, such a request is not decoded."""
+    global _left_out
     key = (version, known.acks, known.timeout_ms, known.topic, known.partition)
     if key in _learned:
         # The client encodes it in another way.
         return
+    if version >= _FLEXIBLE_FROM and len(known.topic.encode()) >= _ONE_BYTE_MAX:
+        return
     if len(_learned) >= _KNOWN_MAX:
+        _left_out += 1
+        if _left_out < _KNOWN_MAX:
+            return
+        # What is in use now may be something else than long ago.
+        _left_out = 0
         _learned.clear()
         for by_head in _by_version:
             by_head.clear()
