@@ -191,7 +191,7 @@ def test_many_readers_side_by_side_keep_few_closed_segments_open() -> None:
     for step in range(30):
         for reader in range(CLOSED_LOADED_MAX + 3):
             offset = reader * 4 + step
-            log.begin_prefetch(offset, 1)
+            log.begin_prefetch(Offset(offset), 1)
             assert read_bytes(log, offset, 1) == batches[offset]
             loaded = [segment for segment in log.segments[:-1] if is_loaded(segment)]
             assert len(loaded) <= CLOSED_LOADED_MAX
