@@ -35,7 +35,6 @@ PACKAGES: Final = ("records", "raft", "replica")
 """Compiled as a whole, but for what EXCEPTIONS names."""
 
 MODULES: Final = (
-    "api/guarded/transactions",
     "control/metadata_replica",
     "coordination/coordinator_host",
     "coordination/coordinator_service",
@@ -102,6 +101,7 @@ MODULES: Final = (
     "transactions/decide",
     "transactions/replies",
     "wire/framing",
+    "wire/take",
     "wire/varint",
 )
 """Of other packages."""

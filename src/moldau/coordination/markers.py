@@ -34,8 +34,8 @@ from moldau.records.control import TRANSACTIONS_V2, EndMarker
 log = logging.getLogger(__name__)
 
 
-_CALLS_PER_BROKER_MAX: Final = 8
-_REQUESTS_PER_CALL_MAX: Final = 500
+_CALLS_PER_BROKER_MAX = 8
+_REQUESTS_PER_CALL_MAX = 500
 _CALL_SECONDS_MAX: Final = 6.0
 _WRITE_SECONDS_MAX: Final = 3.0
 _NUMBERS_REMEMBERED_MAX: Final = 50_000

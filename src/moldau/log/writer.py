@@ -22,9 +22,9 @@ from moldau.records.batch import BatchHeader
 
 POSITION_MAX: Final = (1 << 32) - 1
 """Positions are stored in 32 bits; a segment rolls before."""
-FILL_FIRST_BYTES: Final = 64 * 1024
-FILL_BYTES_MAX: Final = 1024 * 1024
-FILL_ROOM_MIN: Final = 16 * 1024
+FILL_FIRST_BYTES = 64 * 1024
+FILL_BYTES_MAX = 1024 * 1024
+FILL_ROOM_MIN = 16 * 1024
 """With less room before the zeros, appends would have to wait for the filling thread."""
 FILL_GROUP_BYTES_MAX: Final = 256 * 1024
 """Larger flushes are as fast without zeros, which would double the bytes written."""

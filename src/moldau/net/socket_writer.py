@@ -10,13 +10,12 @@ import socket
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from moldau.model.compiled import mypyc_attr
 from moldau.model.slices import Chunk, FileSlice
 
-_IOV_MAX: Final = 512
-SENDFILE_BYTES_MIN: Final = 8 * 1024
+_IOV_MAX = 512
+SENDFILE_BYTES_MIN = 8 * 1024
 """Below this size, a pread plus a shared sendmsg is cheaper than a separate sendfile."""
 
 

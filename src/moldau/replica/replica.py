@@ -62,7 +62,7 @@ from moldau.replica.stamping import check_anonymous, stamp_all
 from moldau.replica.verification_guards import VerificationGuard, VerificationGuards
 
 _HEARD_MS_MAX: Final = 10_000
-_SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+_SNAPSHOT_BYTES = 64 * 1024 * 1024
 """A producer snapshot is taken after this much new data, so that a restart replays little."""
 
 LAG_MS_MAX: Final = 10_000

@@ -27,7 +27,7 @@ from moldau.transactions.events import AddPartitions, EndTransaction, InitProduc
 from moldau.transactions.records import StoredTransaction, TransactionState
 from moldau.transactions.results import NeedsProducerId
 
-EPOCH_MAX: Final = ProducerEpoch(2**15 - 1)
+EPOCH_MAX = ProducerEpoch(2**15 - 1)
 _FIRST_EPOCH: Final = ProducerEpoch(0)
 
 State = TransactionState

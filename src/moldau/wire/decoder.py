@@ -24,6 +24,7 @@ from typing import Any, NoReturn, cast
 from moldau.model.errors import PeerProtocolError
 from moldau.wire.fields import FIXED_CODES, FIXED_SIZES, Field, MessageType, StructType
 from moldau.wire.source_writer import SourceWriter
+from moldau.wire.take import TAKE
 from moldau.wire.varint import read_uvarint
 
 
@@ -47,10 +48,8 @@ def _tag_size(tag: int) -> NoReturn:
     raise PeerProtocolError(f"tagged field {tag} does not have its declared length")
 
 
-TAKE = [struct.Struct(f"{size}s").unpack_from for size in range(128)]
-"""Functions that copy a few bytes: twice as fast as slicing a view."""
 TAKE_COMPACT = [TAKE[0], *TAKE[:-1]]
-"""The same, by the length of compact fields, which is one more."""
+"""By the length of compact fields, which is one more."""
 
 
 def _long_octets(data: memoryview, position: int, size: int) -> tuple[bytes, int]:

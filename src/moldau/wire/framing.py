@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from moldau.model.errors import PeerProtocolError
 from moldau.model.slices import Chunk, FileSlice
-from moldau.wire.decoder import TAKE
 from moldau.wire.registry import APIS, NEVER_FLEXIBLE, ApiKey
 from moldau.wire.schema import Request
+from moldau.wire.take import take
 from moldau.wire.varint import read_tags_end
 
 LENGTH_BYTES: Final = 4
@@ -24,8 +24,6 @@ _IDENTITY: Final = struct.Struct(">hhi")
 _RESPONSE_OLD: Final = struct.Struct(">ii")
 _RESPONSE_FLEXIBLE: Final = struct.Struct(">iix")
 _CORRELATION: Final = struct.Struct(">i")
-_TAKE: Final = TAKE
-_TAKE_SIZES: Final = len(TAKE)
 _FIRST_CHUNK_JOINED_BYTES_MAX: Final = 64 * 1024
 
 # Per key, as plain tuples and numbers, because these two are used for every request.
@@ -94,16 +92,6 @@ def read_request_fields(frame: memoryview) -> RequestFields:
             except IndexError as end:
                 raise PeerProtocolError("the request ends inside its header") from end
     return api_key, version, correlation_id, client_id, position
-
-
-def take(frame: memoryview, position: int, size: int) -> bytes:
-    """A copy of a part of a frame, which has it: nearly always a short one."""
-    taken: bytes
-    if size < _TAKE_SIZES:
-        taken = _TAKE[size](frame, position)[0]
-    else:
-        taken = bytes(frame[position : position + size])
-    return taken
 
 
 def _read_identity(frame: memoryview) -> RequestFields:

@@ -20,7 +20,7 @@ _MARK: Final = 0x0123456789ABCDEF
 _LOG_START_FROM: Final = 5
 _CORRELATION_AT: Final = 4
 _CORRELATION_END: Final = 8
-_TEMPLATES_MAX: Final = 4096
+_TEMPLATES_MAX = 4096
 
 
 class ReplyTemplate:

@@ -11,8 +11,8 @@ from typing import Final
 from moldau.edge.kafka.pending_produce import TOPIC_IDS_FROM
 from moldau.edge.kafka.produce_reply import ReplyTemplate
 from moldau.model.slices import FileSlice
-from moldau.wire.framing import take
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from moldau.wire.take import take
 from moldau.wire.varint import read_uvarint
 
 _FLEXIBLE_FROM: Final = ProduceRequest.FLEXIBLE

@@ -224,10 +224,13 @@ def packed(list bodies):
     cdef Head head
     heads = bytearray()
     for start, end, header in bodies:
-        (head.base_offset, _, _, _, attributes, head.last_delta, head.base_time,
-         head.max_time, _, _, _, head.record_count) = header
+        head.base_offset = header.base_offset
+        head.last_delta = header.last_offset_delta
+        head.base_time = header.base_timestamp
+        head.max_time = header.max_timestamp
+        head.record_count = header.record_count
         head.start, head.end = start, end
-        head.is_append_time = attributes & APPEND_TIME_BIT != 0
+        head.is_append_time = header.attributes & APPEND_TIME_BIT != 0
         heads += (<const char*>&head)[: sizeof(Head)]
     return heads
 
