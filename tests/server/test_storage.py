@@ -46,6 +46,8 @@ def test_a_host_name_that_changes_moves_no_broker_to_another_machine(
 def test_a_full_disk_is_no_reason_not_to_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    caplog.set_level(logging.INFO)
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

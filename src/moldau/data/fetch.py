@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PrefetchTask
+from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
 from moldau.model.ids import Offset
@@ -237,7 +238,9 @@ class FetchService:
             return
         if (error := reading.exception()) is not None:
             # The read does without it, or meets the same error.
-            log.error("a cold read failed: %r", error, exc_info=error)
+            log.error(
+                "a cold read failed: %r", error, exc_info=error, extra=events.INTERNAL_ERROR()
+            )
         else:
             self._end_checks(cold)
         if parked in self._parked:

@@ -100,7 +100,7 @@ def machine_for(files: Files, host_name: str) -> str:
                 keep_machine(files, host_name)
             except OSError as error:
                 # A full disk, perhaps, and the operator starts the broker to make room.
-                log.warning("the name of this machine is not stored now: %s", error)
+                log.info("the name of this machine is not stored now: %s", error)
         return host_name
     if kept != host_name:
         log.info(
