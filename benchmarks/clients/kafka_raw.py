@@ -161,20 +161,24 @@ def fetch_once(sock: socket.socket, spec: dict[str, Any], offsets: dict[int, int
 
 
 def fetch(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Fetches all partitions from their start over one connection; looks at batch headers only."""
-    count, size = spec["count"], spec["size"]
+    """Fetches all partitions from their start over one connection, `passes` times; looks at batch
+    headers only."""
+    count, size, passes = spec["count"], spec["size"], spec.get("passes", 1)
     sock = connect(spec["port"])
 
     def work() -> int:
-        offsets = dict.fromkeys(range(spec["partitions"]), 0)
-        seen, deadline = 0, time.perf_counter() + 60
-        while seen < count:
-            if time.perf_counter() > deadline:
-                raise LoadError(f"{seen} of {count} messages after a minute")
-            seen += fetch_once(sock, spec, offsets)
-        return seen
+        moved, deadline = 0, time.perf_counter() + 60
+        for _ in range(passes):
+            offsets = dict.fromkeys(range(spec["partitions"]), 0)
+            seen = 0
+            while seen < count:
+                if time.perf_counter() > deadline:
+                    raise LoadError(f"{seen} of {count} messages of a pass after a minute")
+                seen += fetch_once(sock, spec, offsets)
+            moved += seen
+        return moved
 
-    return lambda: timed(count, size, work)
+    return lambda: timed(count * passes, size, work)
 
 
 def idle_connections(spec: dict[str, Any]) -> Callable[[], dict[str, Any]]:
