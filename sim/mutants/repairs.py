@@ -47,8 +47,7 @@ def _forget_logs(
     self: Partitions, removed: Iterable[tuple[str, TopicId, PartitionIndex]], image: Any
 ) -> None:
     for name, topic_id, index in removed:
-        hosted = self._hosted.get((name, index))
-        if hosted is None or hosted.replica.topic_id != topic_id:
+        if not self._is_open(name, topic_id, index):
             self._drop_log(name, topic_id, index)
 
 

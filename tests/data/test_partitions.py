@@ -126,6 +126,48 @@ async def test_a_topic_that_is_recreated_under_its_name_is_another_one() -> None
     world.stop()
 
 
+async def test_a_deleted_topic_is_not_served_any_more_before_it_is_dropped() -> None:
+    """Its image may wait for the one before, with thousands of logs to open. What is produced to
+    the next topic of that name meanwhile was acknowledged, and dropped with the old one."""
+    world = World()
+    await world.create(2)
+    old, deleted = world.replica(), world.image.topics["t"]
+    again = TopicId(b"fedcba9876543210")
+    world.image = changed(world.image, DeleteTopic(name="t"))
+    world.partitions.stop_serving([deleted])
+    assert world.partitions.get("t", 0) is None
+    assert world.refusal(0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.image = changed(world.image, creation(1, topic_id=again))
+    assert world.refusal(0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    # The files of an open log stay.
+    world.partitions.forget_logs([("t", TOPIC_ID, PartitionIndex(0))], world.image)
+    assert (old.is_open, world.dropped) == (True, [])
+    reconcile_now(world.partitions, world.image)
+    await world.partitions.wait_until_led()
+    assert (old.is_open, world.dropped) == (False, [0, 1])
+    assert (world.replica().topic_id, world.replica().is_ready) == (again, True)
+    assert not world.partitions._deleted
+    world.stop()
+
+
+async def test_a_topic_that_is_deleted_while_it_is_opened_is_never_served() -> None:
+    world = World()
+    world.image = changed(world.image, creation(2))
+    steps = world.partitions._reconcile_steps(world.image)
+    with world.flusher.fencing():
+        opened = [(opening, world.partitions._open(opening)) for opening in next(steps)]
+        world.partitions.stop_serving([world.image.topics["t"]])
+        for opening, log in opened:
+            world.partitions._host(opening, log)
+        assert [list(rest) for rest in steps] == []
+    assert [log.discarded for log in world.logs.values()] == [True, True]
+    assert (len(world.partitions), world.driver.groups) == (0, {})
+    world.submit(DeleteTopic(name="t"))
+    assert world.dropped == [0, 1]
+    assert not world.partitions._deleted
+    world.stop()
+
+
 async def test_only_replicas_of_this_broker_are_opened_and_new_partitions_too() -> None:
     world = World(3)
     world.submit(creation(assignments={0: (ME, THIRD), 1: (OTHER, THIRD), 2: (OTHER, ME)}))

@@ -13,16 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from partitions_world import creation
 
+from moldau.data.partitions import Partitions
 from moldau.log.datadir import Identity
+from moldau.metadata.commands import DeleteTopic
+from moldau.metadata.image import Image
 from moldau.model.errors import (
     ConfigError,
     CorruptionError,
     DiskFullError,
+    ErrorCode,
     MoldauError,
+    RefusedError,
     StorageError,
 )
-from moldau.model.ids import BrokerId, Epoch
+from moldau.model.ids import BrokerId, Epoch, TopicId
 from moldau.model.layout import SECRET_FILE
 from moldau.model.topology import Endpoint
 from moldau.replica.peer_codec import METADATA_GROUP
@@ -140,6 +146,40 @@ def test_a_disk_whose_free_space_cannot_be_read_has_failed(
 
 
 BAD = StorageError("Input/output error")
+
+
+async def test_a_new_topic_is_not_served_by_the_replicas_of_a_deleted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = await start(config_of(tmp_path))
+    metadata, partitions = server._metadata, server._partitions
+    first, second = (TopicId(bytes([number] * 16)) for number in (1, 2))
+    await metadata.submit(creation(1, topic_id=first))
+    await until(lambda: is_led(partitions), "a leader")
+    # It is busy with an earlier image.
+    reconcile, may_go_on = partitions.reconcile, asyncio.Event()
+
+    async def reconcile_later(image: Image) -> None:
+        await may_go_on.wait()
+        await reconcile(image)
+
+    monkeypatch.setattr(partitions, "reconcile", reconcile_later)
+    commands = (DeleteTopic(name="t"), creation(1, topic_id=second))
+    changes = [asyncio.ensure_future(metadata.submit(command)) for command in commands]
+    await until(lambda: metadata.image.topic_by_id(second) is not None, "the new topic")
+    with pytest.raises(RefusedError) as refused:
+        partitions.lead("t", 0)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    may_go_on.set()
+    await asyncio.gather(*changes)
+    await until(lambda: is_led(partitions), "the new leader")
+    assert partitions.lead("t", 0).replica.topic_id == second
+    await server.stop()
+
+
+def is_led(partitions: Partitions) -> bool:
+    hosted = partitions.get("t", 0)
+    return hosted is not None and hosted.replica.is_ready
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from moldau.metadata.commands import (
     DeleteUser,
 )
 from moldau.metadata.decide import decide
-from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.metadata.image import EMPTY_IMAGE, Image, Topic
 from moldau.metadata.records import (
     DesiredReplicasReached,
     MetadataRecord,
@@ -116,7 +116,7 @@ class MetadataStore:
         self._leader_event = asyncio.Event()
         self.applying: asyncio.Task[None] | None = None
         """The background task; it ends by itself only on an internal error."""
-        self.on_deleted: Callable[[frozenset[str]], None] = lambda names: None
+        self.on_deleted: Callable[[list[Topic]], None] = lambda topics: None
         """Called with deleted topics before the next record is applied, which may create another
         topic with the same name."""
         replica.on_image = self._on_image
@@ -205,9 +205,9 @@ class MetadataStore:
             self._on_committed()
 
     def _report_deleted(self, before: Image, after: Image) -> None:
-        deleted = before.topics_by_id.keys() - after.topics_by_id.keys()
+        deleted = sorted(before.topics_by_id.keys() - after.topics_by_id.keys())
         if deleted:
-            self.on_deleted(frozenset(before.topics_by_id[topic_id].name for topic_id in deleted))
+            self.on_deleted([before.topics_by_id[topic_id] for topic_id in deleted])
 
     def _on_image(self, offset: Offset, image: Image) -> None:
         held = set(_replicas_of(image, self._me))

@@ -174,6 +174,8 @@ class Partitions:
         """Called when the leader of a replica changes, when the replica becomes a ready leader,
         and when it is closed."""
         self.newest_image: Callable[[], Image] = lambda: EMPTY_IMAGE
+        self._deleted: dict[TopicId, dict[PartitionIndex, HostedPartition]] = {}
+        """Deleted topics, until an image without them is reconciled, and their open replicas."""
         self._leaving: dict[tuple[str, int], Topic] = {}
         """Moved to other brokers by the image, but still active members of their groups."""
         self.on_voter_replaced: Callable[[Replica], None] = lambda _: None
@@ -221,6 +223,24 @@ class Partitions:
     @property
     def offline(self) -> Mapping[tuple[str, int], MoldauError]:
         return self._offline
+
+    def stop_serving(self, topics: Iterable[Topic]) -> None:
+        """They were deleted, and are dropped when their image is reconciled. Until then, what is
+        stored in another topic that already has the name must not go to their replicas."""
+        for topic in topics:
+            held = self._deleted.setdefault(topic.topic_id, {})
+            for partition in topic.partitions:
+                hosted = self._pop_hosted(topic, partition.index)
+                if hosted is not None:
+                    held[partition.index] = hosted
+
+    def _pop_hosted(self, topic: Topic, index: PartitionIndex) -> HostedPartition | None:
+        """The replica of this topic, and not of another one with its name."""
+        key = (topic.name, index)
+        hosted = self._hosted.get(key)
+        if hosted is None or hosted.replica.topic_id != topic.topic_id:
+            return None
+        return self._hosted.pop(key)
 
     def take_offline(self, hosted: HostedPartition, error: MoldauError) -> None:
         """Stops serving a partition that proved corrupt, and leaves its files as they are.
@@ -374,6 +394,9 @@ class Partitions:
                     yield openings
                     openings, left = [], 0
             yield openings
+        self._deleted = {
+            topic_id: held for topic_id, held in self._deleted.items() if topic_id in self._topics
+        }
 
     def _resolve(self, topic: Topic) -> TopicConfig:
         return TopicConfig.resolve(topic.configs, self._layers)
@@ -418,6 +441,11 @@ class Partitions:
         """Adds the partition, or sets it offline."""
         topic, partition, config, members, _ = opening
         key = opening.key
+        if topic.topic_id in self._deleted:
+            # While its log was opened.
+            if not isinstance(opened, MoldauError):
+                opened.discard()
+            return
         if isinstance(opened, MoldauError):
             self._set_offline(key, opened)
             return
@@ -487,7 +515,8 @@ class Partitions:
         key = (topic.name, index)
         self._leaving.pop(key, None)
         self._offline.pop(key, None)
-        hosted = self._hosted.pop(key, None)
+        held = self._deleted.get(topic.topic_id, {})
+        hosted = held.pop(index, None) or self._pop_hosted(topic, index)
         if hosted is not None:
             is_deleted = topic.topic_id not in self._topics
             hosted.replica.drop(code, forget_vote=is_deleted)
@@ -505,10 +534,14 @@ class Partitions:
         with self._flusher.fencing():
             for name, topic_id, index in removed:
                 topic = image.topic_by_id(topic_id)
-                if topic is None or self._broker not in topic.partitions[index].replicas:
-                    hosted = self._hosted.get((name, index))
-                    if hosted is None or hosted.replica.topic_id != topic_id:
-                        self._drop_log(name, topic_id, index)
+                is_gone = topic is None or self._broker not in topic.partitions[index].replicas
+                if is_gone and not self._is_open(name, topic_id, index):
+                    self._drop_log(name, topic_id, index)
+
+    def _is_open(self, name: str, topic_id: TopicId, index: PartitionIndex) -> bool:
+        hosted = self._hosted.get((name, index))
+        is_served = hosted is not None and hosted.replica.topic_id == topic_id
+        return is_served or index in self._deleted.get(topic_id, {})
 
     async def wait_until_led(self) -> None:
         """At the start: waits for the partitions with a single voter, this broker; with a limit."""
@@ -521,7 +554,8 @@ class Partitions:
 
     def close(self) -> None:
         """Close every log cleanly."""
-        for hosted in self._hosted.values():
+        deleted = (hosted for held in self._deleted.values() for hosted in held.values())
+        for hosted in (*self._hosted.values(), *deleted):
             try:
                 hosted.replica.close()
             except DiskFullError as error:
@@ -533,3 +567,4 @@ class Partitions:
                     extra=events.LOG_NOT_CLOSED(),
                 )
         self._hosted.clear()
+        self._deleted.clear()

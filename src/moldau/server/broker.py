@@ -36,7 +36,7 @@ from moldau.data.replicated_offsets import ReplicatedOffsets
 from moldau.data.scrub import Scrubber
 from moldau.data.transactional_produce import TransactionalProduce
 from moldau.edge.http.listener import HttpListener
-from moldau.metadata.image import EMPTY_IMAGE, Image
+from moldau.metadata.image import EMPTY_IMAGE, Image, Topic
 from moldau.model import log_events as events
 from moldau.model.errors import StorageError, as_storage_failure
 from moldau.model.ids import NO_EPOCH, PartitionIndex, TopicId, TopicPartition
@@ -227,7 +227,7 @@ class BrokerServer:
         self._partitions.on_leadership = self._on_partition_leadership
         self._partitions.on_voter_replaced = self._reconciler.repair
         self._partitions.newest_image = lambda: self._metadata.image
-        self._metadata.on_deleted = self._coordinators.topics_deleted
+        self._metadata.on_deleted = self._on_deleted
         self._kafka = kafka_server = KafkaServer(
             config,
             self._sessions,
@@ -325,6 +325,11 @@ class BrokerServer:
         await self._partitions.reconcile(image)
         self._announcements.remove_deleted_topics(image)
         self._broker.queues.on_image(image)
+
+    def _on_deleted(self, topics: list[Topic]) -> None:
+        """Called before an image without these topics is published."""
+        self._partitions.stop_serving(topics)
+        self._coordinators.topics_deleted(frozenset(topic.name for topic in topics))
 
     def _on_storage_failure(self, error: StorageError) -> None:
         self._storage.write_fence(error)
