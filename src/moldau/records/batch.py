@@ -14,6 +14,8 @@ inspect records. records/record.py does, for slow paths only.
 """
 
 import struct
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 from crc32c import crc32c
@@ -77,6 +79,7 @@ _FIELDS: Final = (
     "base_sequence",
     "record_count",
 )
+_values: Final[Callable[["BatchHeader"], tuple[int, ...]]] = attrgetter(*_FIELDS)
 
 
 class BatchHeader:
@@ -125,35 +128,19 @@ class BatchHeader:
         self.base_sequence = base_sequence
         self.record_count = record_count
 
-    def _values(self) -> tuple[int, ...]:
-        return (
-            self.base_offset,
-            self.size,
-            self.leader_epoch,
-            self.crc,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.record_count,
-        )
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchHeader) and self._values() == other._values()
+        return isinstance(other, BatchHeader) and _values(self) == _values(other)
 
     def __hash__(self) -> int:
-        return hash(self._values())
+        return hash(_values(self))
 
     def __repr__(self) -> str:
-        values = zip(_FIELDS, self._values(), strict=True)
+        values = zip(_FIELDS, _values(self), strict=True)
         return f"BatchHeader({', '.join(f'{name}={value}' for name, value in values)})"
 
     def replaced(self, **changes: int) -> "BatchHeader":
         """A copy with other values."""
-        values: dict[str, Any] = dict(zip(_FIELDS, self._values(), strict=True))
+        values: dict[str, Any] = dict(zip(_FIELDS, _values(self), strict=True))
         if unknown := changes.keys() - values.keys():
             raise TypeError(f"a batch header has no {', '.join(sorted(unknown))}")
         values.update(changes)
