@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from moldau.client.wire.connection import KafkaConnection
+from moldau.edge.kafka import produce_request
 from moldau.model.ids import Offset, TimestampMs
 from moldau.records.record import Record, build_batch
 from moldau.testing.broker import Broker
@@ -15,6 +16,16 @@ from moldau.wire.messages.produce import (
     ProduceResponse,
     ProduceTopic,
 )
+
+
+@pytest.fixture(autouse=True)
+def forget_produce_requests() -> Iterator[None]:
+    """Those that are known are so in the whole process."""
+    yield
+    produce_request._learned.clear()
+    for by_head in produce_request._by_version:
+        by_head.clear()
+    produce_request._left_out = 0
 
 
 @pytest.fixture

@@ -1,26 +1,24 @@
 """A produce request that is read at once is what the codec decodes, and all others are decoded."""
 
+import hashlib
 import random
-from collections.abc import Iterator
 
 import pytest
 from chunks import joined
 
 from moldau.edge.kafka import produce_request
+from moldau.edge.kafka.pending_produce import TOPIC_IDS_FROM
 from moldau.edge.kafka.produce_request import KnownProduce, learn, read_single
 from moldau.model.errors import PeerProtocolError
+from moldau.wire.fields import ZERO_UUID
 from moldau.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 
-VERSIONS = range(3, 13)
+VERSIONS = range(3, 14)
 HEADER = b"a header, of any size"
 
 
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    yield
-    produce_request._learned.clear()
-    for by_head in produce_request._by_version:
-        by_head.clear()
+def id_of(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:16]
 
 
 def request(
@@ -30,18 +28,40 @@ def request(
         acks=acks,
         timeout_ms=1500,
         topics=[
-            ProduceTopic(name=name, partitions=[ProducePartition(index=index, records=records)])
+            ProduceTopic(
+                name=name,
+                topic_id=id_of(name),
+                partitions=[ProducePartition(index=index, records=records)],
+            )
             for name in topics
         ],
     )
+
+
+def as_decoded(made: ProduceRequest, version: int) -> ProduceRequest:
+    """Removes what this version does not send: the ids of topics, or their names. Changes its
+    argument."""
+    for topic in made.topics:
+        if version < TOPIC_IDS_FROM:
+            topic.topic_id = ZERO_UUID
+        else:
+            topic.name = ""
+    return made
 
 
 def framed(made: ProduceRequest, version: int) -> bytes:
     return HEADER + joined(made.encode(version))
 
 
+def as_request(known: KnownProduce) -> ProduceRequest:
+    made = request(known.topic)
+    made.topics[0].topic_id = known.topic_id
+    return made
+
+
 def teach(name: str, version: int, acks: int = 1, index: int = 5) -> KnownProduce:
-    known = KnownProduce(acks, 1500, name, index)
+    (topic,) = as_decoded(request(name), version).topics
+    known = KnownProduce(acks, 1500, topic.name, topic.topic_id, index)
     learn(known, version)
     return known
 
@@ -59,7 +79,16 @@ def test_it_is_what_the_codec_decodes(version: int, size: int, name: str) -> Non
     assert single is not None
     assert single.known is known
     assert known.is_learned
-    assert decoded == request(name, records=bytes(single.records))
+    assert decoded == as_decoded(request(name, records=bytes(single.records)), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_topic_has_requests_of_its_own(version: int) -> None:
+    for known in (teach("t", version), teach("u", version)):
+        frame = memoryview(framed(as_request(known), version))
+        single = read_single(frame, version, len(HEADER))
+        assert single is not None
+        assert single.known is known
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -92,7 +121,7 @@ def test_a_frame_that_is_not_whole_or_has_more_is_decoded(version: int) -> None:
     assert read_single(memoryview(whole + b"\0"), version, len(HEADER)) is None
 
 
-@pytest.mark.parametrize("version", range(9, 13))
+@pytest.mark.parametrize("version", range(9, 14))
 def test_tagged_fields_are_decoded(version: int) -> None:
     teach("t", version)
     whole = framed(request("t"), version)
@@ -122,7 +151,7 @@ def test_changed_bytes_mean_the_same_as_decoded_or_are_decoded(version: int) -> 
         if single is not None:
             found += 1
             decoded = ProduceRequest.decode(frame, version, len(HEADER))
-            assert decoded == request("t", records=bytes(single.records))
+            assert decoded == as_decoded(request("t", records=bytes(single.records)), version)
     assert found
 
 

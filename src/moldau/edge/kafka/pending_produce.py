@@ -67,6 +67,7 @@ class PendingProduce:
             self._failed = True
             partition.error_code = code
             partition.base_offset = -1
+            partition.log_append_time_ms = partition.log_start_offset = -1
         if not self.waiting and self._is_started:
             self._call.deadlines.remove(self._later)
             self._reply()

@@ -57,24 +57,26 @@ class ReplyTemplate:
         )
 
 
-_templates: Final[dict[tuple[int, str, int], ReplyTemplate]] = {}
+_templates: Final[dict[tuple[int, str, bytes, int], ReplyTemplate]] = {}
 
 
-def template_of(version: int, topic: str, partition: int) -> ReplyTemplate:
-    template = _templates.get((version, topic, partition))
+def template_of(version: int, topic: str, topic_id: bytes, partition: int) -> ReplyTemplate:
+    key = (version, topic, topic_id, partition)
+    template = _templates.get(key)
     if template is None:
-        template = _make_template(version, topic, partition)
+        template = _make_template(version, topic, topic_id, partition)
         if len(_templates) >= _TEMPLATES_MAX:
             _templates.clear()
-        _templates[version, topic, partition] = template
+        _templates[key] = template
     return template
 
 
-def _make_template(version: int, topic: str, partition: int) -> ReplyTemplate:
+def _make_template(version: int, topic: str, topic_id: bytes, partition: int) -> ReplyTemplate:
     answer = ProduceResponsePartition(
         index=partition, base_offset=_MARK, log_append_time_ms=_MARK, log_start_offset=_MARK
     )
-    response = ProduceResponse(topics=[ProduceResponseTopic(name=topic, partitions=[answer])])
+    topics = [ProduceResponseTopic(name=topic, topic_id=topic_id, partitions=[answer])]
+    response = ProduceResponse(topics=topics)
     chunks = frame_response(ApiKey.PRODUCE, version, 0, response.encode(version))
     frame = b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
     numbers = 3 if version >= _LOG_START_FROM else 2

@@ -23,6 +23,8 @@ _FLEXIBLE_NAME_AT: Final = 8
 _COUNT_AND_INDEX: Final = 8
 """Of partitions, between the name and the length of the records."""
 _FLEXIBLE_COUNT_AND_INDEX: Final = 5
+_ID_BYTES: Final = 16
+"""Of a topic, in place of its name and the length of that."""
 _ONE_BYTE_MAX: Final = 127
 _VARINT_MAX: Final = 5
 _TAIL: Final = b"\0\0\0"
@@ -35,14 +37,18 @@ _unpack_int: Final = struct.Struct(">i").unpack_from
 
 
 class KnownProduce:
-    """What a request says before its records."""
+    """What a request says before its records. From version 13 on, `topic` is empty; before, the
+    `topic_id` is zero."""
 
-    __slots__ = ("acks", "is_learned", "partition", "template", "timeout_ms", "topic")
+    __slots__ = ("acks", "is_learned", "partition", "template", "timeout_ms", "topic", "topic_id")
 
-    def __init__(self, acks: int, timeout_ms: int, topic: str, partition: int) -> None:
+    def __init__(
+        self, acks: int, timeout_ms: int, topic: str, topic_id: bytes, partition: int
+    ) -> None:
         self.acks = acks
         self.timeout_ms = timeout_ms
         self.topic = topic
+        self.topic_id = topic_id
         self.partition = partition
         self.is_learned = False
         self.template: ReplyTemplate | None = None
@@ -58,25 +64,25 @@ class SingleProduce:
         self.records = records
 
 
-_by_version: Final[list[dict[bytes, KnownProduce]]] = [{} for _ in range(TOPIC_IDS_FROM)]
-_learned: Final[set[tuple[int, int, int, str, int]]] = set()
+_by_version: Final[list[dict[bytes, KnownProduce]]] = [
+    {} for _ in range(ProduceRequest.VERSIONS.last + 1)
+]
+_learned: Final[set[tuple[int, int, int, str, bytes, int]]] = set()
 _left_out = 0
 """How many requests were decoded since there was no room for them."""
 
 
 def read_single(frame: memoryview, version: int, position: int) -> SingleProduce | None:
     """None: the request has to be decoded."""
-    if version >= TOPIC_IDS_FROM:
-        return None
     by_head = _by_version[version]
     size = len(frame)
     if version < _FLEXIBLE_FROM:
         name_at = position + _NAME_AT
         if name_at + 2 > size:
             return None
-        name_bytes: int = _unpack_short(frame, name_at)[0]
-        head_end = name_at + 2 + name_bytes + _COUNT_AND_INDEX
-        if name_bytes < 0 or head_end + 4 > size:
+        topic_bytes: int = _unpack_short(frame, name_at)[0]
+        head_end = name_at + 2 + topic_bytes + _COUNT_AND_INDEX
+        if topic_bytes < 0 or head_end + 4 > size:
             return None
         known = by_head.get(take(frame, position, head_end - position))
         if known is None:
@@ -87,12 +93,15 @@ def read_single(frame: memoryview, version: int, position: int) -> SingleProduce
             return None
         return SingleProduce(known, frame[start:size])
     name_at = position + _FLEXIBLE_NAME_AT
-    if name_at >= size:
+    if version >= TOPIC_IDS_FROM:
+        topic_bytes = _ID_BYTES
+    elif name_at < size:
+        # A compact length is one more; the byte of it is counted instead.
+        topic_bytes = frame[name_at]
+    else:
         return None
-    # A compact length is one more; the byte of it is counted instead.
-    name_bytes = frame[name_at]
-    head_end = name_at + name_bytes + _FLEXIBLE_COUNT_AND_INDEX
-    if name_bytes > _ONE_BYTE_MAX or head_end + _VARINT_MAX > size:
+    head_end = name_at + topic_bytes + _FLEXIBLE_COUNT_AND_INDEX
+    if topic_bytes > _ONE_BYTE_MAX or head_end + _VARINT_MAX > size:
         return None
     known = by_head.get(take(frame, position, head_end - position))
     if known is None:
@@ -107,11 +116,12 @@ def read_single(frame: memoryview, version: int, position: int) -> SingleProduce
 def learn(known: KnownProduce, version: int) -> None:
     """From now on, such a request is not decoded."""
     global _left_out
-    key = (version, known.acks, known.timeout_ms, known.topic, known.partition)
+    topic, topic_id = known.topic, known.topic_id
+    key = (version, known.acks, known.timeout_ms, topic, topic_id, known.partition)
     if key in _learned:
         # The client encodes it in another way.
         return
-    if version >= _FLEXIBLE_FROM and len(known.topic.encode()) >= _ONE_BYTE_MAX:
+    if version >= _FLEXIBLE_FROM and len(topic.encode()) >= _ONE_BYTE_MAX:
         return
     if len(_learned) >= _KNOWN_MAX:
         _left_out += 1
@@ -124,8 +134,8 @@ def learn(known: KnownProduce, version: int) -> None:
             by_head.clear()
     _learned.add(key)
     partition = ProducePartition(index=known.partition, records=b"")
-    topic = ProduceTopic(name=known.topic, partitions=[partition])
-    request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms, topics=[topic])
+    topics = [ProduceTopic(name=topic, topic_id=topic_id, partitions=[partition])]
+    request = ProduceRequest(acks=known.acks, timeout_ms=known.timeout_ms, topics=topics)
     chunks = request.encode(version)
     encoded = b"".join(chunk for chunk in chunks if not isinstance(chunk, FileSlice))
     known.is_learned = True

@@ -16,13 +16,14 @@ from handler_calls import (
     service,
     topic,
 )
+from msgspec.structs import replace
 
 from harness.virtual_loop import run_virtually
 from moldau.api.session import Session
 from moldau.edge.kafka.deadlines import TICK_MS
 from moldau.edge.kafka.handlers import produce
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import NO_TIMESTAMP, Offset
+from moldau.model.ids import NO_TIMESTAMP, Offset, TopicId
 from moldau.replica.raft_replica import Proposal
 from moldau.wire.messages.produce import (
     ProducePartition,
@@ -164,8 +165,57 @@ def test_what_is_not_committed_in_time_is_answered_all_the_same(
     assert all((each.error_code, each.base_offset) == (0, 7) for each in others)
 
 
+def test_the_id_of_a_deleted_topic_is_refused_however_often_it_was_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise records of the deleted topic would be stored in the new one of that name."""
+    replica = Waiting()
+    replica.high_watermark = Offset(8)
+
+    def answer(seen: FakeCluster, **fields: int) -> tuple[int, int]:
+        asked = request(0, **fields)
+        response = ask(produce.API, broker(replica, seen), asked, ProduceResponse, 13)
+        assert [each.topic_id for each in response.topics] == [TOPIC.topic_id]
+        (partition,) = response.topics[0].partitions
+        return partition.error_code, partition.base_offset
+
+    made_again = replace(TOPIC, topic_id=TopicId(b"another of 16 by"))
+    later = FakeCluster(image(brokers(1, 2), made_again))
+    refused = (ErrorCode.UNKNOWN_TOPIC_ID, -1)
+    assert [answer(cluster()), answer(later, timeout_ms=1)] == [(0, 7), refused]
+    # From now on it is known by its bytes.
+    monkeypatch.setattr(ProduceRequest, "decode", None)
+    assert [answer(cluster()), answer(later)] == [(0, 7), refused]
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("failure", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_one_partition_is_answered_as_one_of_many_is(
+    version: int, failure: ErrorCode | None
+) -> None:
+    """The first is recognized by its bytes, and the others are decoded."""
+
+    async def run(*indexes: int) -> ProduceResponsePartition:
+        replica = Waiting()
+        for turn in range(2):
+            asked = Asked(produce.API, broker(replica), request(*indexes), version)
+            for callback in replica.callbacks[turn * len(indexes) :]:
+                callback(failure or ErrorCode.NONE)
+                # What comes later changes nothing, and is not counted.
+                callback(ErrorCode.REQUEST_TIMED_OUT)
+            asked.deadlines.stop()
+            assert sum(asked.call.seconds.counts) == 1
+            found = asked.answer(ProduceResponse).topics[0].partitions[0]
+        return found
+
+    one, of_many = run_virtually(run(0)), run_virtually(run(0, 2))
+    assert one == of_many
+    assert one.error_code == (failure or ErrorCode.NONE)
+
+
+@pytest.mark.parametrize("version", [12, 13])
 @pytest.mark.parametrize("indexes", [(1,), (0, 1)])
-def test_who_wants_no_answer_loses_the_connection(indexes: tuple[int, ...]) -> None:
-    asked = Asked(produce.API, broker(Waiting()), request(*indexes, acks=0), 12)
+def test_who_wants_no_answer_loses_the_connection(version: int, indexes: tuple[int, ...]) -> None:
+    asked = Asked(produce.API, broker(Waiting()), request(*indexes, acks=0), version)
     assert asked.connection.closed_because
     assert asked.connection.replies == []

@@ -46,13 +46,13 @@ def handle(
     transactional_id = request.transactional_id
     # The fast path has no throttle time in its response.
     is_plain = transactional_id is None and call.throttle is None
-    if is_plain and len(request.topics) == 1 and call.version < TOPIC_IDS_FROM:
+    if is_plain and len(request.topics) == 1:
         topic = request.topics[0]
         if len(topic.partitions) == 1 and isinstance(
             records := topic.partitions[0].records, memoryview
         ):
             index = topic.partitions[0].index
-            known = KnownProduce(acks, request.timeout_ms, topic.name, index)
+            known = KnownProduce(acks, request.timeout_ms, topic.name, topic.topic_id, index)
             return _handle_single(call, known, records)
     named = len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
     if named > NAMES_MAX:
@@ -89,22 +89,28 @@ async def _go_on(call: Call, steps: Steps[_End], *, may_leave: bool) -> ProduceR
 
 def _handle_single(call: Call, known: KnownProduce, records: memoryview) -> ProduceResponse | None:
     """One partition, as from un-batched producers: the fast path."""
-    acks = known.acks
+    acks, version = known.acks, call.version
+    # The name is looked up for each request: the topic may have been deleted, and another one with
+    # the same name created.
+    name = known.topic if version < TOPIC_IDS_FROM else call.topic_name(known.topic_id)
     try:
-        proposal = call.session.produce.append(known.topic, known.partition, records, acks)
+        if name is None:
+            raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
+        proposal = call.session.produce.append(name, known.partition, records, acks)
     except RefusedError as error:
         if acks == ACKS_NONE:
             close_failed(call, error)
             return None
         return _refused_single(call, known, error)
     if not known.is_learned:
-        learn(known, call.version)
+        learn(known, version)
     if acks == ACKS_NONE:
         call.no_reply()
         return None
     template = known.template
     if template is None:
-        template = known.template = template_of(call.version, known.topic, known.partition)
+        template = template_of(version, known.topic, known.topic_id, known.partition)
+        known.template = template
     reply = template.fill(
         call.correlation_id,
         proposal.base_offset,
@@ -126,6 +132,9 @@ def _reply_later(
     deadlines = call.deadlines
 
     def settle(code: ErrorCode) -> None:
+        if later.chunks is not None:
+            # Timed out already.
+            return
         deadlines.remove(later)
         if code is ErrorCode.NONE:
             later.complete((reply,))
@@ -138,7 +147,8 @@ def _reply_later(
 
 
 def _refused_single(call: Call, known: KnownProduce, error: RefusedError) -> ProduceResponse:
-    topic = ProduceResponseTopic(name=known.topic, partitions=[_refused(known.partition, error)])
+    answers = [_refused(known.partition, error)]
+    topic = ProduceResponseTopic(name=known.topic, topic_id=known.topic_id, partitions=answers)
     return with_leaders(call, ProduceResponse(topics=[topic]))
 
 
