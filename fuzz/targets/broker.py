@@ -4,7 +4,7 @@ Kafka: parts of an input are requests on one connection; the first two bytes cho
 the header is made here. HTTP: method and path, headers, body. gRPC: a method, and its messages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -255,65 +255,34 @@ def _peer_seeds() -> Iterator[tuple[str, bytes]]:
     yield "hello", join([encode_hello(hello), b"\x02" + bytes(40)])
 
 
+def _target(
+    name: str,
+    about: str,
+    run: Callable[[bytes], None],
+    seeds: Callable[[], Iterator[tuple[str, bytes]]],
+    bytes_max: int = 2 * KIBIBYTE,
+) -> Target:
+    return Target(
+        name=name,
+        about=about,
+        run=run,
+        allowed=(),
+        seeds=seeds,
+        bytes_max=bytes_max,
+        seconds_max=20.0,
+        reset=_BROKER.reset,
+    )
+
+
 TARGETS: Final = [
-    Target(
-        name="broker-kafka",
-        about="requests of Kafka clients, down to the log",
-        run=_send_kafka,
-        allowed=(),
-        seeds=_kafka_seeds,
-        bytes_max=2 * KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
+    _target(
+        "broker-kafka", "requests of Kafka clients, down to the log", _send_kafka, _kafka_seeds
     ),
-    Target(
-        name="broker-frames",
-        about="requests in pieces of any size",
-        run=_send_frames,
-        allowed=(),
-        seeds=_frame_seeds,
-        bytes_max=KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
+    _target(
+        "broker-frames", "requests in pieces of any size", _send_frames, _frame_seeds, KIBIBYTE
     ),
-    Target(
-        name="broker-http",
-        about="HTTP requests with any body",
-        run=_send_http,
-        allowed=(),
-        seeds=_http_seeds,
-        bytes_max=2 * KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
-    ),
-    Target(
-        name="broker-httpraw",
-        about="bytes on the HTTP port",
-        run=_send_http_raw,
-        allowed=(),
-        seeds=_http_raw_seeds,
-        bytes_max=2 * KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
-    ),
-    Target(
-        name="broker-grpc",
-        about="gRPC calls with any message",
-        run=_send_grpc,
-        allowed=(),
-        seeds=_grpc_seeds,
-        bytes_max=2 * KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
-    ),
-    Target(
-        name="broker-peers",
-        about="bytes on the port of peers",
-        run=_send_peer,
-        allowed=(),
-        seeds=_peer_seeds,
-        bytes_max=KIBIBYTE,
-        seconds_max=20.0,
-        reset=_BROKER.reset,
-    ),
+    _target("broker-http", "HTTP requests with any body", _send_http, _http_seeds),
+    _target("broker-httpraw", "bytes on the HTTP port", _send_http_raw, _http_raw_seeds),
+    _target("broker-grpc", "gRPC calls with any message", _send_grpc, _grpc_seeds),
+    _target("broker-peers", "bytes on the port of peers", _send_peer, _peer_seeds, KIBIBYTE),
 ]

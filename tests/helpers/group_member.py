@@ -71,7 +71,6 @@ class Member:
         self.got: list[tuple[int, int, float]] = []
         """Partition, offset, and when it was heard of."""
         self.started = time.monotonic()
-        self.owned_since = self.started
         self._process = subprocess.Popen(
             here if command is None else [*command, bootstrap, group, topic],
             stdin=subprocess.PIPE,
@@ -91,7 +90,6 @@ class Member:
             now = time.monotonic()
             if what == "own":
                 self.owned = frozenset(map(int, numbers))
-                self.owned_since = now
             elif what == "lost":
                 self.lost += map(int, numbers)
             elif what == "got":

@@ -48,8 +48,6 @@ class Worker:
         )
         self.name = self.connected.consumer_id
         self.assignment = self.connected.assignment
-        self.lets_go = True
-        """Whether it gives up what is assigned to it no more."""
         self.lost: str | None = None
         """Why heartbeats are refused."""
         self._elsewhere: dict[str, Elsewhere] = {}

@@ -126,7 +126,7 @@ class FakeLedger:
 class QueueWorld:
     """A broker's partitions and its lease host. Topic `t` is the one with messages."""
 
-    def __init__(self, partitions: int = 1, limits: QueueLimits = LIMITS, **settings: Any) -> None:
+    def __init__(self, limits: QueueLimits = LIMITS, **settings: Any) -> None:
         self.clock = ManualClock(START_MS)
         self.flusher = make_flusher(self.clock, threads=0)
         self.driver = make_driver(self.flusher, clock=self.clock)
@@ -141,7 +141,6 @@ class QueueWorld:
         """Topics that take no message without a key."""
         self.offline: list[str] = []
         self._ids = itertools.count(1)
-        self._partition_count = partitions
         settings.setdefault("dead_letter_topic", "g.dead")
         self.group = QueueGroup(name="g", topics=("t",), settings=QueueSettings(**settings))
         self.groups = {"g": self.group}
@@ -149,7 +148,7 @@ class QueueWorld:
 
     @classmethod
     async def make(cls, partitions: int = 1, **settings: Any) -> "QueueWorld":
-        world = cls(partitions, **settings)
+        world = cls(**settings)
         await world.create("t", partitions)
         return world
 

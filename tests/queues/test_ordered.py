@@ -31,7 +31,6 @@ class World:
         self.refusal: ErrorCode = ErrorCode.NONE
         self.owned: set[int] | None = None
         self.groups = OrderedGroups(
-            loop=asyncio.get_running_loop(),
             clock=broker.clock,
             image=lambda: cast(Any, broker),
             partitions=cast(Any, broker),

@@ -70,7 +70,6 @@ class World:
             connect_handler=cast(Any, self),
             leases=broker.host,
             ordered=OrderedGroups(
-                loop=loop,
                 clock=broker.clock,
                 image=lambda: cast(Any, broker),
                 partitions=cast(Any, broker),

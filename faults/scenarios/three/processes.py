@@ -14,7 +14,6 @@ LOAD = Load(partitions=6, replication=3, rate=60.0, raw=True)
 FEW = Load(partitions=2, replication=3, rate=40.0)
 """Two partitions have two leaders at most, so one broker only follows."""
 GROUP_LOAD = Load(partitions=6, replication=3, rate=40.0, consumers=0, members=3)
-_IN_FLIGHT_SECONDS = 0.5
 _P50_SECONDS_MAX, _P99_SECONDS_MAX = 2.0, 4.0
 
 

@@ -453,11 +453,8 @@ class TransactionService(CoordinatorService[TransactionCoordinatorHost]):
 
     def coordinated(self) -> list[int]:
         """The partitions of the state topic whose transactions are served here, and loaded."""
-        found = []
-        for index, one in self._coordinators.items():
-            if one.is_current and one.state.list_transactions(("",))[0] is ErrorCode.NONE:
-                found.append(index)
-        return found
+        coordinators = self._coordinators.items()
+        return [index for index, one in coordinators if one.is_current and one.state.loaded]
 
     def totals(self) -> Iterator[TransactionTotals | None]:
         """Of each coordinator here; None of one that is loading."""

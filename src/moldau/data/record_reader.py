@@ -55,6 +55,27 @@ class ReadPage(Struct, frozen=True, kw_only=True):
     """Keys, values and headers of all records that were looked at, also of those left out."""
 
 
+async def await_fetch(
+    fetch: FetchService, requests: Sequence[PartitionFetch], bytes_max: int, wait_ms_max: int
+) -> list[PartitionFetchResult]:
+    """The results, as soon as one of them has data, or after the wait; both end with the caller."""
+    ready: asyncio.Future[list[PartitionFetchResult]]
+    ready = asyncio.get_running_loop().create_future()
+
+    def on_ready(results: list[PartitionFetchResult]) -> None:
+        if not ready.done():
+            ready.set_result(results)
+
+    parked = fetch.fetch(
+        requests, bytes_min=1, bytes_max=bytes_max, wait_ms_max=wait_ms_max, on_ready=on_ready
+    )
+    try:
+        return await ready
+    finally:
+        if parked is not None:
+            parked.cancel()
+
+
 async def read_page(
     fetch: FetchService,
     topic: str,
@@ -70,31 +91,13 @@ async def read_page(
     A page may have fewer records than `limit`, or none, before the end: continue at `next_offset`.
     """
     request = PartitionFetch(topic, partition, Offset(offset), READ_BYTES_MAX, -1, True)
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[list[PartitionFetchResult]] = loop.create_future()
-
-    def on_ready(results: list[PartitionFetchResult]) -> None:
-        if not ready.done():
-            ready.set_result(results)
-
-    parked = fetch.fetch(
-        (request,),
-        bytes_min=1,
-        bytes_max=READ_BYTES_MAX,
-        wait_ms_max=wait_ms_max,
-        on_ready=on_ready,
-    )
-    try:
-        (result,) = await ready
-    finally:
-        if parked is not None:
-            parked.cancel()
+    (result,) = await await_fetch(fetch, [request], READ_BYTES_MAX, wait_ms_max)
     if result.error is not ErrorCode.NONE:
         raise _refusal(topic, partition, offset, result)
     records: list[Record] = []
     next_offset, decoded = offset, 0
     if result.size and result.data is not None:
-        records, next_offset, decoded = await loop.run_in_executor(
+        records, next_offset, decoded = await asyncio.get_running_loop().run_in_executor(
             _threads, _decode, result.data, result.aborted or (), offset, limit, wants
         )
     return ReadPage(

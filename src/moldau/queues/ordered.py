@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
+from moldau.data.fetch import FetchService, PartitionFetch
 from moldau.data.partitions import Partitions
-from moldau.data.record_reader import read_page
+from moldau.data.record_reader import await_fetch, read_page
 from moldau.metadata.image import Image, Topic
 from moldau.model.clock import Clock
 from moldau.model.delivery_tokens import (
@@ -81,14 +81,12 @@ class OrderedGroups:
     def __init__(
         self,
         *,
-        loop: asyncio.AbstractEventLoop,
         clock: Clock,
         image: Callable[[], Image],
         partitions: Partitions,
         fetch: FetchService,
         calls: GroupRpcClient,
     ) -> None:
-        self._loop = loop
         self._clock = clock
         self._image = image
         self._partitions = partitions
@@ -239,24 +237,7 @@ class OrderedGroups:
         if not requests:
             await asyncio.sleep(max(seconds, 0.001))
             return
-        ready: asyncio.Future[None] = self._loop.create_future()
-
-        def on_ready(results: list[PartitionFetchResult]) -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        parked = self._fetch.fetch(
-            requests,
-            bytes_min=1,
-            bytes_max=1,
-            wait_ms_max=max(1, int(seconds * 1000)),
-            on_ready=on_ready,
-        )
-        try:
-            await ready
-        finally:
-            if parked is not None:
-                parked.cancel()
+        await await_fetch(self._fetch, requests, 1, max(1, int(seconds * 1000)))
 
     # ---- positions
 

@@ -1,11 +1,10 @@
 """SASL: what all mechanisms share, and the messages of PLAIN and OAUTHBEARER."""
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from moldau.model.errors import MoldauError
-from moldau.security.principal import Principal
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024
 """Largest message of a client; a bearer token is the longest that is needed."""
@@ -24,18 +23,6 @@ class AuthenticationError(MoldauError):
         super().__init__(text)
         self.text = text
         self.reason = reason or text
-
-
-class SaslExchange(Protocol):
-    """One authentication of one client."""
-
-    principal: Principal | None
-    """Set when the client has proved who it is."""
-    expires_at_ms: int | None
-    """When the client must authenticate again (KIP-368); None: never."""
-
-    def step(self, message: bytes) -> bytes:
-        """The response to the client's next message. Raises AuthenticationError."""
 
 
 class PlainLogin(msgspec.Struct, frozen=True):

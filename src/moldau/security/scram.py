@@ -111,7 +111,7 @@ def decoy_credential(
 
 
 class ScramServer:
-    """One exchange: `first`, then `final`. A SaslExchange.
+    """One exchange: `first`, then `final`.
 
     `nonce` must be fresh and random for each exchange: it is what makes a replayed message fail.
     """

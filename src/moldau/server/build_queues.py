@@ -86,7 +86,6 @@ def build_queue_services(
         connect_handler=connect,
         leases=leases,
         ordered=OrderedGroups(
-            loop=parts.loop,
             clock=parts.clock,
             image=image,
             partitions=parts.partitions,

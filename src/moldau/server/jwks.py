@@ -13,7 +13,6 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from http.client import HTTPS_PORT, HTTPException, HTTPSConnection
 from typing import Final
 
@@ -134,18 +133,10 @@ def read_keys(body: bytes) -> tuple[PublicKey, ...]:
 class Jwks:
     """The keys, fetched when the first token comes."""
 
-    def __init__(
-        self,
-        url: str,
-        ca_file: str | None,
-        clock: Clock,
-        *,
-        new_fetch: Callable[[str, str | None], JwksFetch] = JwksFetch,
-    ) -> None:
+    def __init__(self, url: str, ca_file: str | None, clock: Clock) -> None:
         self._url = url
         self._ca_file = ca_file
         self._clock = clock
-        self._new_fetch = new_fetch
         self._keys: tuple[PublicKey, ...] | None = None
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
@@ -178,7 +169,7 @@ class Jwks:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _fetch(self) -> None:
-        fetch = self._new_fetch(self._url, self._ca_file)
+        fetch = JwksFetch(self._url, self._ca_file)
         try:
             async with asyncio.timeout(FETCH_SECONDS_MAX):
                 self._keys = await asyncio.to_thread(fetch.run)

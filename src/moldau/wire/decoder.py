@@ -248,7 +248,7 @@ class DecoderWriter(SourceWriter):
         self.line(f"{items}.append({item})")
         self.depth -= 1
 
-    def nested(self, target: str, field: Field, name: str) -> None:
+    def nested(self, target: str, field: Field) -> None:
         element = cast("StructType", field.element)
         if self.version not in field.nullable:
             self.line(f"{target} = {self.struct(element)}")
@@ -268,7 +268,7 @@ class DecoderWriter(SourceWriter):
         elif field.kind == "array":
             self.array(target, field, name)
         elif field.kind == "struct":
-            self.nested(target, field, name)
+            self.nested(target, field)
         else:
             self.variable(target, field.kind, name, nullable=self.version in field.nullable)
 

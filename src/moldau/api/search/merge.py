@@ -43,7 +43,6 @@ class Part:
         self.stop = 0 if row is None else row.stop
         self.reached: int | None = None if row is None else row.reached
         self.begin = self.position
-        self.begin_reached = self.reached
         self.gone = 0
         """Messages that retention removed before they were searched."""
         self.hits: deque[Hit] = deque()

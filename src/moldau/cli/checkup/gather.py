@@ -137,7 +137,7 @@ def gather(
         login = logins[broker.id]
         calls[broker.id, "http"] = partial(_over_http, broker, login, idle_ms)
         calls[broker.id, "kafka"] = partial(_kafka, broker, topology.cluster_id, login)
-        calls[broker.id, "grpc"] = partial(_grpc, broker, login)
+        calls[broker.id, "grpc"] = partial(_grpc, broker)
         calls[broker.id, "raft"] = partial(_raft, broker)
     found = in_parallel(calls)
     facts = tuple(
@@ -199,7 +199,7 @@ def _kafka(broker: "TopologyBroker", cluster_id: str, logins: BrokerLogins) -> P
     return PortFault(port="kafka", address=address, reason=reason) if reason else None
 
 
-def _grpc(broker: "TopologyBroker", logins: BrokerLogins) -> PortFault | None:
+def _grpc(broker: "TopologyBroker") -> PortFault | None:
     """A gRPC server sends its HTTP/2 settings first, or wants TLS, and closes the connection."""
     if broker.grpc is None:
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moldau.cli.top.figures import ClusterFigures
-    from moldau.cli.top.poller import Poller, Snapshot
+    from moldau.cli.top.poller import Poller
     from moldau.cli.top.screen import Choices
 
 INTERVAL_SECONDS: Final = 2.0
@@ -119,7 +119,7 @@ def top(
         with suppress(KeyboardInterrupt, EOFError):
             show_live(poller, first, choices, interval, _console())
         return ExitCode.OK
-    return _print(poller, first, choices, interval, frames or 1, output, svg)
+    return _print(poller, choices, interval, frames or 1, output, svg)
 
 
 def _title(view: str, sort: str) -> str:
@@ -142,7 +142,6 @@ def _has_terminal() -> bool:
 
 def _print(
     poller: "Poller",
-    first: "Snapshot",
     choices: "Choices",
     interval: float,
     count: int,

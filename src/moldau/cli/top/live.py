@@ -29,7 +29,6 @@ FIRST_SECONDS: Final = 0.5
 """The second scrape follows soon, so that there are rates."""
 _KEY_SECONDS_MAX: Final = 0.1
 _PAGE: Final = 10
-_ROWS_MAX: Final = 1_000_000
 _ESCAPES: Final = {
     "\x1b[A": "up",
     "\x1bOA": "up",

@@ -15,7 +15,7 @@ import msgspec
 from moldau.data.fetch import FetchService, PartitionFetch, PartitionFetchResult
 from moldau.data.offsets import OffsetService
 from moldau.data.partitions import HostedPartition, Partitions
-from moldau.data.record_reader import offset_at
+from moldau.data.record_reader import await_fetch, offset_at
 from moldau.data.search.filters import Matcher
 from moldau.data.search.scan import Scan, Stored
 from moldau.data.search.types import Piece, PieceWanted, SearchWanted
@@ -285,21 +285,7 @@ class SearchPieces:
     ) -> PartitionFetchResult:
         """Raises RefusedError."""
         request = PartitionFetch(topic, partition, Offset(offset), bytes_max, -1, True)
-        ready: asyncio.Future[list[PartitionFetchResult]]
-        ready = asyncio.get_running_loop().create_future()
-
-        def on_ready(results: list[PartitionFetchResult]) -> None:
-            if not ready.done():
-                ready.set_result(results)
-
-        parked = self._fetch.fetch(
-            (request,), bytes_min=1, bytes_max=bytes_max, wait_ms_max=0, on_ready=on_ready
-        )
-        try:
-            (result,) = await ready
-        finally:
-            if parked is not None:
-                parked.cancel()
+        (result,) = await await_fetch(self._fetch, [request], bytes_max, 0)
         if result.error is not ErrorCode.NONE:
             raise RefusedError(
                 result.error, f"{topic}-{partition} is temporarily unavailable on this broker"

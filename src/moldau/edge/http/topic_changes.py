@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moldau.api.session import Session
 from moldau.api.types import (
     HIGH_WATERMARK,
     INT_MAX,
@@ -262,10 +261,10 @@ async def _move(request: Request) -> Response:
     refusals = await _run(move, moves)
     if any(refusals.values()):
         return _respond_refusals(refusals)
-    return respond(TopicMoved(partitions=_moved(session, session.topics.get(name), moves)))
+    return respond(TopicMoved(partitions=_moved(session.topics.get(name), moves)))
 
 
-def _moved(session: Session, topic: Topic, moves: Mapping[int, object]) -> list[PartitionMoved]:
+def _moved(topic: Topic, moves: Mapping[int, object]) -> list[PartitionMoved]:
     return [
         PartitionMoved(
             partition=partition.index,

@@ -33,8 +33,7 @@ _TOPIC_IDS_FROM = 13
 _WAIT_MS_MAX = 300_000
 """Longer than any client waits for a reply; bounds the timers of abandoned requests."""
 _NEW_SESSION = 0
-_NO_SESSION = -1
-"""Epochs of requests that name all partitions."""
+"""The epoch of a request that opens one."""
 
 
 def handle(call: Call, request: FetchRequest) -> FetchResponse | None:
