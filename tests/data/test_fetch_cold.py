@@ -1,6 +1,8 @@
 """Fetches of what a disk holds: a thread reads and checks it, and the loop goes on."""
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFiles
 from moldau.log.prefetch import Prefetch
-from moldau.model.errors import ErrorCode
+from moldau.model.errors import CorruptionError, ErrorCode
 from moldau.testing.logs import append, flush
 from moldau.testing.waiting import until
 
@@ -131,6 +133,47 @@ async def test_nothing_is_read_for_clients_that_went_while_the_disk_was_busy(
     assert (len(world.answers), world.service.parked_count) == (1, 0)
     # Those that threads had begun, and the last one.
     assert len(begun) < 25
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_a_read_that_the_disk_refuses_is_answered(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await opened(tmp_path)
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskLog, "read", refuse)
+        assert world.fetch((0, 0)) is not None
+        await until(lambda: bool(world.answers), "the answer")
+        answers = [one.error for one in world.answers.pop()]
+    assert answers == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert world.service.parked_count == 0
+    # Too many open files pass; a disk that cannot be read does not.
+    assert len(world.offline) == (number == errno.EIO)
+    if not world.offline:
+        world.fetch((0, 0))
+        await until(lambda: bool(world.answers), "the next answer")
+        assert world.answers[0][0].size > 0
+
+
+async def test_a_read_that_fails_answers_a_waiting_fetch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await opened(tmp_path)
+    parked = world.fetch((0, _BATCHES), bytes_min=1 << 20)
+    assert (parked is not None, world.watchers) == (True, 1)
+
+    def fail(*arguments: object) -> None:
+        raise CorruptionError("damaged")
+
+    monkeypatch.setattr(DiskLog, "read", fail)
+    world.propose(0)
+    await until(lambda: bool(world.offline), "the failed read")
+    await asyncio.sleep(0)
+    assert (len(world.answers), world.service.parked_count) == (1, 0)
 
 
 async def test_a_thread_that_fails_leaves_no_fetch_without_an_answer(

@@ -54,6 +54,7 @@ class World:
     def take_offline(self, hosted: SimpleNamespace, error: CorruptionError) -> None:
         self.offline.append(error)
         self.replicas.pop(("t", hosted.replica.partition.partition), None)
+        hosted.replica.end(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def find(self, topic: str, partition: int) -> SimpleNamespace:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

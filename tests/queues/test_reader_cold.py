@@ -1,17 +1,19 @@
 """What a queue reads of its partition where it is not in memory: threads read it first."""
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
 import pytest
 from queue_world import LIMITS
 
-from moldau.log.disk_log import open_disk_log
+from moldau.log.disk_log import DiskLog, open_disk_log
 from moldau.log.interface import LogConfig
 from moldau.log.os_filesystem import OsFile, OsFiles
 from moldau.log.prefetch import Prefetch
-from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
+from moldau.model.errors import CorruptionError, ErrorCode, MoldauError, RefusedError
 from moldau.model.ids import Offset, TimestampMs
 from moldau.queues.reader import QueueReader
 from moldau.records.batch import read_header
@@ -50,6 +52,22 @@ async def test_a_thread_reads_what_is_not_in_memory(
     assert [entry.record.value for entry in await reader.browse(Offset(0), 2, 1000)] == [b"a", b"b"]
     assert threads
     assert all(threads)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EMFILE, RefusedError), (errno.EIO, CorruptionError)]
+)
+async def test_a_read_that_the_disk_refuses_ends_no_task_of_the_broker(
+    number: int, kind: type[MoldauError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, _ = await make(tmp_path, b"a")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(DiskLog, "read", refuse)
+    with pytest.raises(kind):
+        await reader.read_on(1)
 
 
 async def test_a_leader_that_is_deposed_while_a_thread_reads_serves_nothing(

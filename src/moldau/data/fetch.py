@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from moldau.data.partitions import HostedPartition, Partitions
 from moldau.log.interface import PrefetchTask
+from moldau.log.read_failure import read_failure
 from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.histogram import Histogram
@@ -123,6 +124,11 @@ class FetchService:
         except CorruptionError as corruption:
             if hosted is not None:
                 self._partitions.take_offline(hosted, corruption)
+            return PartitionFetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
+        except OSError as unread:
+            failure = read_failure(unread)
+            if hosted is not None and isinstance(failure, CorruptionError):
+                self._partitions.take_offline(hosted, failure)
             return PartitionFetchResult(ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None, 0)
         except RefusedError as error:
             if hosted is None:
@@ -367,6 +373,9 @@ class ParkedFetch:
         results, total, failed = self._service.read(
             self.requests, self._bytes_max, stops_when_full=self._in_session
         )
+        if self not in self._service._parked:
+            # The read failed, which has completed it.
+            return None
         if total < self._bytes_min and not (failed or is_last or self._is_timed_out):
             return results
         self.cancel()

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from moldau.data.fetch import check_epoch
 from moldau.data.partitions import Partitions
+from moldau.log.read_failure import disk_reads
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TimestampMs
 from moldau.replica.replica import Replica
@@ -60,7 +61,8 @@ class OffsetService:
         """
         hosted = self._partitions.lead(topic, partition)
         try:
-            return _find(hosted.replica, timestamp, leader_epoch, reads_committed)
+            with disk_reads():
+                return _find(hosted.replica, timestamp, leader_epoch, reads_committed)
         except CorruptionError as error:
             self._partitions.take_offline(hosted, error)
             raise RefusedError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None

@@ -5,9 +5,10 @@ on it; state that only one of them needs is theirs.
 """
 
 from moldau.log.filesystem import Files
-from moldau.log.flush import DISK_FULL, NO_DESCRIPTOR
+from moldau.log.flush import DISK_FULL
 from moldau.log.flush_mark import FLAG_CLEAN, FLAG_STRICT, FlushMark
 from moldau.log.interface import FlushPolicy, LogConfig
+from moldau.log.read_failure import NO_DESCRIPTOR
 from moldau.log.recovery import RecoveredLog
 from moldau.log.segment import Segment
 from moldau.model.errors import DiskFullError, StorageError

@@ -20,7 +20,6 @@ from moldau.model.ids import Offset
 CHUNK_BYTES = 256 * 1024
 _ZEROS = bytes(CHUNK_BYTES)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 class ZeroFill:

@@ -10,6 +10,7 @@ import re
 from moldau.log.filesystem import File, Files
 from moldau.log.flush_mark import HEADER_BYTES, SLOT_BYTES, FlushMark, decode_mark, encode_mark
 from moldau.log.index import SegmentIndex, read_index
+from moldau.log.read_failure import NO_DESCRIPTOR
 from moldau.log.scan import walk_batches, walk_headers
 from moldau.model.errors import CorruptionError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
@@ -183,7 +184,13 @@ class Segment:
     def read_index(self, file: File, end: int) -> SegmentIndex:
         """The entries before `end`, from the disk. Changes nothing: any thread may call it."""
         path = self._path + INDEX_SUFFIX
-        data = self._files.read(path) if self._files.exists(path) else b""
+        try:
+            data = self._files.read(path) if self._files.exists(path) else b""
+        except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise
+            # The batches say the same.
+            data = b""
         return read_index(data, file, self.base_offset, end, self.index.interval)
 
     def save_index(self, covered_to: int) -> None:

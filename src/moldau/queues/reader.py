@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from moldau.data.stored_batches import bytes_in, bytes_of, open_batch, stored_batches
 from moldau.leases.commands import LogMessage, LogSlice
 from moldau.leases.delay_buckets import DelayBucket
+from moldau.log.read_failure import disk_reads
 from moldau.model import log_events as events
 from moldau.model.errors import CorruptionError, ErrorCode, RefusedError
 from moldau.model.ids import NO_TIMESTAMP, Offset, TimestampMs
@@ -301,7 +302,16 @@ class QueueReader:
     # ---- the log
 
     async def _read(self, position: Offset, bytes_max: int) -> tuple[list[LoadedMessage], Offset]:
-        """Messages from `position` on, and the next position; `position` if there is nothing."""
+        """Messages from `position` on, and the next position; `position` if there is nothing.
+
+        Raises RefusedError, CorruptionError.
+        """
+        with disk_reads():
+            return await self._read_log(position, bytes_max)
+
+    async def _read_log(
+        self, position: Offset, bytes_max: int
+    ) -> tuple[list[LoadedMessage], Offset]:
         replica = self._replica
         stable = replica.last_stable_offset
         start = replica.log.start_offset
