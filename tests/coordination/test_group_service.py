@@ -12,7 +12,14 @@ from moldau.groups.results import ConsumerHeartbeatResult, JoinResult
 from moldau.metadata.commands import DefineQueueGroup
 from moldau.metadata.leaders import Leader
 from moldau.model.errors import ErrorCode, RefusedError
-from moldau.model.ids import Epoch, Offset, PartitionIndex, TopicPartition
+from moldau.model.ids import (
+    Epoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
 
 # ---- finding the coordinator
 
@@ -241,6 +248,41 @@ async def test_a_new_leader_drops_offsets_of_topics_that_were_deleted_before_its
     world.lead()
     await world.loaded()
     assert world.committed(group_of(0)) == {"kept": 1}
+
+
+async def test_offsets_of_a_topic_that_is_recreated_while_they_load_are_dropped() -> None:
+    world = World()
+    replica = world.lead()
+    await world.loaded()
+    assert await world.commit(group_of(0), 1) is ErrorCode.NONE
+    world.depose()
+    replica.win()
+    world.lead()
+    world.groups.topics_deleted(frozenset({"t"}))
+    world.delete("t")
+    world.create("t", partitions=4)
+    await world.loaded()
+    assert world.committed(group_of(0)) == {}
+
+
+async def test_offsets_of_a_transaction_are_not_stored_for_a_topic_that_was_recreated() -> None:
+    world = World()
+    world.lead()
+    await world.loaded()
+    world.create("kept")
+
+    async def admit(partition: TopicPartition) -> ErrorCode:
+        world.delete("t")
+        world.create("t", partitions=4)
+        return ErrorCode.NONE
+
+    offsets = [
+        OffsetToCommit(partition=TopicPartition(topic, PartitionIndex(0)), offset=Offset(5))
+        for topic in ("t", "kept")
+    ]
+    assert await world.groups.commit_transaction_offsets(
+        group_of(0), ProducerId(7), ProducerEpoch(0), offsets, admit=admit
+    ) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE]
 
 
 async def test_a_leader_whose_image_lags_behind_drops_nothing(

@@ -150,6 +150,37 @@ async def test_a_deleted_topic_is_not_served_any_more_before_it_is_dropped() -> 
     world.stop()
 
 
+async def test_a_replica_that_moved_away_goes_with_its_topic() -> None:
+    """It is still a member of its group when the topic is deleted."""
+    world = World(2)
+    world.submit(creation(assignments={0: (ME, OTHER)}))
+    old = world.replica()
+    world.image = changed(world.image, moved(0, OTHER))
+    world.image = changed(world.image, reported(world.image))
+    world.partitions.stop_serving([world.image.topics["t"]])
+    reconcile_now(world.partitions, world.image)
+    assert (old.is_open, world.dropped) == (True, [])
+    world.submit(DeleteTopic(name="t"))
+    assert (old.is_open, world.dropped, world.driver.groups) == (False, [0], {})
+    assert not world.partitions._deleted
+    world.stop()
+
+
+async def test_an_open_log_of_a_deleted_topic_is_not_opened_a_second_time() -> None:
+    world = World()
+    await world.create(2)
+    log, deleted = world.logs[0], world.image.topics["t"]
+    # Of an image that changes the topic, and is reconciled slowly.
+    earlier = changed(world.image, CreatePartitions(topic="t", count=3))
+    world.partitions.stop_serving([deleted])
+    reconcile_now(world.partitions, earlier)
+    assert (world.logs[0] is log, sorted(world.logs)) == (True, [0, 1])
+    world.image = changed(earlier, DeleteTopic(name="t"))
+    reconcile_now(world.partitions, world.image)
+    assert (log.discarded, world.driver.groups) == (True, {})
+    world.stop()
+
+
 async def test_a_topic_that_is_deleted_while_it_is_opened_is_never_served() -> None:
     world = World()
     world.image = changed(world.image, creation(2))

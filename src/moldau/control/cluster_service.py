@@ -132,8 +132,9 @@ class ClusterService:
         me, topic_id = self._me, topic.topic_id
         leader = self.leaders.of(topic_id, PartitionIndex(index))
         hosted = self._partitions.get(topic.name, index)
-        if hosted is not None:
-            replica = hosted.replica
+        # The name may still be, or be already, that of another topic here.
+        replica = None if hosted is None or hosted.replica.topic_id != topic_id else hosted.replica
+        if replica is not None:
             core = replica.group.core
             broker, epoch = core.leader, core.epoch
             if (
@@ -141,10 +142,9 @@ class ClusterService:
                 and (broker, epoch) != leader
                 and broker >= 0
                 and (broker != me or replica.is_ready)
-                and replica.topic_id == topic_id
             ):
                 leader = Leader(broker, epoch)
-        if leader.broker == me and (hosted is None or not hosted.replica.is_ready):
+        if leader.broker == me and (replica is None or not replica.is_ready):
             # Announced once; leadership was lost since, and the successor is unknown.
             return NO_LEADER
         return leader if leader.broker in self.image.brokers else NO_LEADER

@@ -59,6 +59,9 @@ R = TypeVar("R", bound=Result)
 
 
 class GroupCoordinatorHost(CoordinatorHost[GroupCoordinator, Event, Result]):
+    topics_deleted: frozenset[str] = frozenset()
+    """While it was loading."""
+
     async def _replay(self, latest: LatestRecords) -> int:
         used = await super()._replay(latest)
         return used + await self._in_turns(
@@ -97,6 +100,9 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         Only a fresh image proves a deletion: a lagging one also lacks new topics, whose offsets
         must stay.
         """
+        missed, coordinator.topics_deleted = coordinator.topics_deleted, frozenset()
+        if missed:
+            coordinator.handle(TopicsDeleted(topics=missed))
         doubtful = self._unknown(coordinator.state.offset_topics(), self._topics.image)
         if not doubtful:
             return
@@ -350,13 +356,15 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         an error per offset, in their order. Raises RefusedError.
         """
         self._check_not_queue(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        known = [self._topics.image.has_partition(*offset.partition) for offset in offsets]
-        to_store = tuple(compress(offsets, known))
+        before = self._topics.image
         coordinator = await self._coordinator_for(group_id)
         guard = coordinator.state.transaction_guard()
         error = await admit(coordinator.replica.partition)
         if error is not ErrorCode.NONE:
             return [error] * len(offsets)
+        # A topic that was deleted meanwhile: its offsets would count for the next of its name.
+        known = [_is_same(offset.partition, before, self._topics.image) for offset in offsets]
+        to_store = tuple(compress(offsets, known))
         # The same coordinator: another one does not know what ended since.
         result = await coordinator.submit(
             lambda request_id: CommitTransactionOffsets(
@@ -412,9 +420,20 @@ class GroupService(CoordinatorService[GroupCoordinatorHost]):
         return _with_unknown(known, result.errors)
 
     def topics_deleted(self, names: frozenset[str]) -> None:
-        """Topics were deleted. Coordinators that are still loading check the image themselves."""
+        """Topics were deleted. Coordinators that are still loading also check the image: it tells
+        of earlier deletions, unless there is another topic of that name."""
         for coordinator in self._coordinators.values():
-            coordinator.handle(TopicsDeleted(topics=names))
+            if coordinator.state.loaded:
+                coordinator.handle(TopicsDeleted(topics=names))
+            else:
+                coordinator.topics_deleted |= names
+
+
+def _is_same(partition: TopicPartition, before: Image, after: Image) -> bool:
+    """Whether it exists in both, in one topic."""
+    old, new = before.topic(partition.topic), after.topic(partition.topic)
+    is_kept = old is not None and new is not None and old.topic_id == new.topic_id
+    return is_kept and before.has_partition(*partition)
 
 
 def _transaction_ended(

@@ -249,7 +249,8 @@ class Partitions:
         """
         replica = hosted.replica
         key = (replica.partition.topic, replica.partition.partition)
-        if self._hosted.pop(key, None) is not None:
+        if self._hosted.get(key) is hosted:
+            del self._hosted[key]
             self._set_offline(key, error)
             replica.end(ErrorCode.KAFKA_STORAGE_ERROR)
             if isinstance(error, DiskFullError):
@@ -281,6 +282,8 @@ class Partitions:
             return
         with self._flusher.fencing():
             for topic in self._topics.values():
+                if topic.topic_id in self._deleted:
+                    continue
                 for partition in topic.partitions:
                     key = (topic.name, partition.index)
                     if isinstance(self._offline.get(key), DiskFullError):
@@ -381,6 +384,9 @@ class Partitions:
             openings: list[Opening] = []
             left = 0
             for partition in topic.partitions:
+                if topic.topic_id in self._deleted:
+                    # By a later image; what is open must not be opened a second time.
+                    break
                 key = (topic.name, partition.index)
                 is_here = key in self._hosted or key in self._offline
                 if self._broker in partition.replicas and not is_here:
@@ -478,8 +484,10 @@ class Partitions:
     def _drop_topic(self, topic: Topic) -> Iterator[list[Opening]]:
         """The topic was deleted."""
         del self._topics[topic.topic_id]
+        held = self._deleted.get(topic.topic_id, {})
         for number, partition in enumerate(topic.partitions, 1):
-            if self._broker in partition.replicas:
+            # Also one that had moved away, and was still a member of its group.
+            if self._broker in partition.replicas or partition.index in held:
                 self._drop_replica(topic, partition.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             # Also of partitions that moved before, or could not be opened.
             self._driver.forget_vote(GroupKey(topic.topic_id, partition.index))

@@ -68,7 +68,8 @@ class RemoveOffsets(Write):
 
     def committed(self, now: float) -> None:
         if self._is_full:
-            self._runtime.submit(now, self._group, self)
+            # Before all that wait: they may commit to the next topic of that name.
+            self._group.waiting.appendleft(self)
 
     def failed(self, now: float, error: ErrorCode) -> None:
         """The next expiry round retries; offsets of deleted topics expire eventually."""

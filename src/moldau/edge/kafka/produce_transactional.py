@@ -17,6 +17,7 @@ from moldau.wire.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
+    ProduceTopic,
 )
 
 
@@ -26,19 +27,20 @@ def handle_transactional(
     """Appends one partition per step; the result is to be called after the last."""
     response = ProduceResponse(topics=[])
     pending = PendingProduce(call, request.acks, response)
-    asked: list[tuple[int, str | None, ProducePartition]] = []
+    asked: list[tuple[int, ProduceTopic, ProducePartition]] = []
     for topic in request.topics:
-        name = topic_name(call, topic)
         answers = [
             ProduceResponsePartition(index=each.index, base_offset=-1) for each in topic.partitions
         ]
         response.topics.append(response_topic(topic, answers))
         asked += [
-            (pending.add(answer), name, each)
+            (pending.add(answer), topic, each)
             for answer, each in zip(answers, topic.partitions, strict=True)
         ]
-    for number, name, each in asked:
+    for number, topic, each in asked:
         yield
+        # After each turn again: the topic may have been deleted.
+        name = topic_name(call, topic)
         on_done = partial(_appended, pending, request.acks, number)
         if name is None:
             on_done(RefusedError(ErrorCode.UNKNOWN_TOPIC_ID))

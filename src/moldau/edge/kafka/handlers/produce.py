@@ -158,11 +158,12 @@ def _handle_many(call: Call, acks: int, request: ProduceRequest) -> Steps[_End]:
     pending: PendingProduce | None = None
     failed = False
     for topic in request.topics:
-        name = topic_name(call, topic)
         answers: list[ProduceResponsePartition] = []
         response.topics.append(response_topic(topic, answers))
         for partition in topic.partitions:
             yield
+            # After each turn again: the topic may have been deleted.
+            name = topic_name(call, topic)
             try:
                 if name is None:
                     raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID)
