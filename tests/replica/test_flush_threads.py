@@ -50,6 +50,22 @@ def test_works_of_one_call_run_at_the_same_time() -> None:
     threads.stop()
 
 
+def test_work_is_done_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for started in (0, 1):
+        threads = FlushThreads(4)
+        done: list[int] = []
+        if started:
+            threads.run([Work(lambda: None)], 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            threads.run([Work(partial(done.append, number)) for number in range(3)], 3)
+        threads.stop()
+        assert sorted(done) == [0, 1, 2]
+
+
 def test_no_work_is_left_to_threads_that_fall_asleep() -> None:
     threads = FlushThreads(2)
     for _ in range(2000):

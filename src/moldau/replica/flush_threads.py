@@ -61,8 +61,15 @@ class FlushThreads:
                 if len(self._threads) >= self._threads_max:
                     return
                 thread = threading.Thread(target=self._work, name="moldau-flush", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # The system allows no more threads. Those that run take the work; if there are
+                    # none, the caller does it: a log whose flush never ends is never flushed again.
+                    if not self._threads:
+                        self._run_all()
+                    return
                 self._threads.append(thread)
-                thread.start()
 
     def _wake_one(self) -> bool:
         try:
@@ -71,14 +78,17 @@ class FlushThreads:
             return False
         return True
 
+    def _run_all(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._works.popleft()()
+
     def _work(self) -> None:
         works, idle = self._works, self._idle
         wake = threading.Lock()
         wake.acquire()
         while True:
-            with suppress(IndexError):
-                while True:
-                    works.popleft()()
+            self._run_all()
             if self._is_stopping:
                 return
             idle.append(wake)
