@@ -1,11 +1,21 @@
 """Which partitions have lost a majority, and from which replica they can go on."""
 
+import asyncio
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
-from moldau.control.partition_recovery import begins_empty, judge
+from moldau.control import partition_recovery
+from moldau.control.partition_recovery import (
+    Part,
+    PartitionRecovery,
+    begins_empty,
+    judge,
+    may_elect,
+)
 from moldau.data.forced_replicas import BrokerSurvey
-from moldau.metadata.image import INTERNAL_TOPICS, Partition, Topic
+from moldau.metadata.image import EMPTY_IMAGE, INTERNAL_TOPICS, Partition, Topic
 from moldau.model.errors import ErrorCode, RefusedError
 from moldau.model.ids import BrokerId, PartitionIndex, TopicId
 from moldau.model.topology import PartitionRecovered, RecoveryRequest, ReplicaSurvey
@@ -118,6 +128,45 @@ def test_a_damaged_replica_is_not_chosen_and_its_broker_is_not_lost() -> None:
     assert found is not None
     assert found.state == "impossible"
     assert "no replica is left" in found.reason
+
+
+VOTERS = (1, 2, 4, 5)
+"""4 is one since an entry that it does not have yet, and a leader is lost."""
+NEW_VOTER = replica(4, voters=(1, 2, 5), is_voter=False)
+
+
+async def test_a_group_that_can_elect_a_leader_is_given_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
+    monkeypatch.setattr(partition_recovery, "time", clock)
+
+    def seen(*, leader: bool) -> list[PartitionRecovered]:
+        one = replica(1, voters=VOTERS, leader=leader)
+        found = judged(VOTERS, {2, 3}, one, replica(5, voters=VOTERS), NEW_VOTER)
+        return [] if found is None else [found]
+
+    class Recovery(PartitionRecovery):
+        looks = 0
+
+        async def _judge_all(
+            self, *arguments: object
+        ) -> tuple[list[Part], list[PartitionRecovered]]:
+            self.looks += 1
+            return [], seen(leader=self.looks > 2)
+
+    recovery = Recovery.__new__(Recovery)
+    _, found = await recovery._judge_elected(EMPTY_IMAGE, frozenset(), None)
+    assert (found, recovery.looks) == ([], 3)
+
+
+def test_a_voter_whose_log_is_damaged_is_not_waited_for() -> None:
+    damaged = replica(4, voters=(), is_voter=False, problem="corrupt at byte 17")
+    for fourth, waits in ((NEW_VOTER, True), (damaged, False)):
+        found = judged(VOTERS, {2, 3}, replica(1, voters=VOTERS), replica(5, voters=VOTERS), fourth)
+        assert found is not None
+        assert "the replica of broker 4 cannot be used" in found.reason
+        assert may_elect(found) is waits
 
 
 def test_one_that_cannot_be_opened_now_may_be_better() -> None:

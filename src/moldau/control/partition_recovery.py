@@ -41,6 +41,8 @@ _decode_survey: Final = msgspec.msgpack.Decoder(BrokerSurvey).decode
 _OPEN_SECONDS: Final = 0.25
 _OPEN_SECONDS_MAX: Final = 20.0
 """For replicas that brokers were given: how often they are asked for, and how long."""
+_ELECTION_SECONDS_MAX: Final = 6.0
+"""For an election, or a few: a group that lost its leader a moment ago needs no recovery."""
 
 Part = tuple[Topic, Partition]
 Surveys = Mapping[BrokerId, BrokerSurvey | RefusedError]
@@ -84,7 +86,7 @@ class PartitionRecovery:
             await self._metadata.submit(RemoveLostBrokers(broker_ids=tuple(sorted(lost))))
             # Only what is left counts now, and it has no leader that could still change it. In the
             # image from before: brokers that are to get replicas now have nothing to say.
-            parts, found = await self._judge_all(image, lost, wanted)
+            parts, found = await self._judge_elected(image, lost, wanted)
             done = [
                 await self._recover_one(part, one) if one.state == "possible" else one
                 for part, one in zip(parts, found, strict=True)
@@ -115,6 +117,17 @@ class PartitionRecovery:
             if (one := judge(part, number, surveys, gone)) is not None
         ]
         return [part for part, _ in judged], [one for _, one in judged]
+
+    async def _judge_elected(
+        self, image: Image, lost: frozenset[BrokerId], wanted: Sequence[tuple[str, int]] | None
+    ) -> tuple[list[Part], list[PartitionRecovered]]:
+        """As `_judge_all`, after groups that can elect a leader by themselves had time for it."""
+        deadline = time.monotonic() + _ELECTION_SECONDS_MAX
+        while True:
+            parts, found = await self._judge_all(image, lost, wanted)
+            if not any(map(may_elect, found)) or time.monotonic() > deadline:
+                return parts, found
+            await asyncio.sleep(_OPEN_SECONDS)
 
     async def _ask_all(
         self, image: Image, lost: frozenset[BrokerId], parts: Sequence[Part]
@@ -219,6 +232,16 @@ def _affected(
 
 def begins_empty(one: PartitionRecovered) -> bool:
     return one.state == "possible" and one.survivor < 0
+
+
+def may_elect(one: PartitionRecovered) -> bool:
+    """Whether a majority of its voters is there, some of which do not know yet that they are."""
+    sound = {replica.broker for replica in one.replicas if not replica.problem}
+    return one.state == "impossible" and any(
+        2 * len(sound.intersection(replica.voters)) > len(replica.voters)
+        for replica in one.replicas
+        if replica.is_voter and not replica.problem
+    )
 
 
 def judge(
